@@ -118,6 +118,9 @@ class DqnConfig(AgentConfig):
     double: Double = False
     dueling: Dueling = False
     noisy: Noisy = False
+    noisy_epsilon: Annotated[
+        bool, Setting("noisy: explore by the schedule's epsilon too, as Beyond the Rainbow does early in a run.")
+    ] = False
     exploration: Exploration = "schedule"
     epsilon_start: EpsilonStart = 1.0
     epsilon_end: EpsilonEnd = 0.05

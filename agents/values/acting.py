@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agents.engine.stepper import Stepper
 from agents.networks.base import NetworkConfig
-from agents.networks.exploration import LADDER, SCHEDULE
+from agents.networks.exploration import LADDER, SCHEDULE, only_noise_explores
 from agents.networks.q_network import BEHAVIOUR_Q, BEHAVIOUR_Q_MAX, QNetwork, choice_counts
 from agents.rewards import clip_rewards
 from agents.values.windows import initial_errors
@@ -42,12 +42,12 @@ def check_choices(network: NetworkConfig) -> None:
 def check_exploration(config: Any) -> None:
     """Raise ValueError in one line if two settings explore at once."""
     if config.noisy and config.exploration == LADDER:
-        raise ValueError(f"exploration: wanted {SCHEDULE} with --noisy, whose epsilon is 0, got {config.exploration}")
+        raise ValueError(f"exploration: wanted {SCHEDULE} with --noisy, got {config.exploration}")
 
 
 def has_schedule(config: Any) -> bool:
     """Whether one epsilon holds for all environments and falls over the run."""
-    return config.exploration == SCHEDULE and not config.noisy
+    return config.exploration == SCHEDULE and not only_noise_explores(config)
 
 
 def epsilon_metrics(config: Any, network: QNetwork) -> dict[str, Tensor]:

@@ -152,6 +152,10 @@ def test_epsilon_falls_with_the_run_and_stays_at_0_for_noisy_layers() -> None:
     noisy = agent_of(config_of(noisy=True))
     noisy.learn(batch_of(), 0.3)
     assert noisy.network.epsilon == 0.0
+    both = agent_of(config_of(noisy=True, noisy_epsilon=True, epsilon_end=0.0, epsilon_fraction=0.5))
+    assert both.network.epsilon == 1.0
+    both.learn(batch_of(), 0.3)
+    assert float(both.network.epsilon) == pytest.approx(0.4)
 
 
 def test_initial_errors_are_those_of_the_values_that_acting_stored() -> None:
