@@ -22,6 +22,7 @@ from benchmarks.observed_program import session_of
 from learner.metrics.writer import read_metrics
 from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
+from learner.signals import SAME_REQUEST
 from tests.support import REPOSITORY, catch_flags, run_main, run_program
 
 FAULTY_PROGRAM = "benchmarks.faulty_program"
@@ -244,12 +245,12 @@ def test_another_signal_stops_a_run_that_hangs(start: Start, tmp_path: Path, mon
     (tmp_path / "hang").touch()
     _wait_until(lambda: not (tmp_path / "hang").exists())  # it is taken
     program.send_signal(signal.SIGTERM)
-    time.sleep(0.5)
+    time.sleep(2 * SAME_REQUEST)
     assert program.poll() is None
     program.send_signal(signal.SIGINT)
     program.communicate(timeout=60)
     assert program.returncode == 128 + signal.SIGINT
-    assert _processes_of(program.pid) == []
+    _wait_until(lambda: _processes_of(program.pid) == [])  # they die with it, not before it
 
 
 def _wait_for_metrics(results: Path) -> None:

@@ -9,7 +9,6 @@ network. The agent sets it, so it travels with weights, versions and checkpoints
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,11 +19,6 @@ SCHEDULE, LADDER = "schedule", "ladder"
 """Values of the setting `exploration`: one epsilon that falls over the run, or one for each environment."""
 LADDER_BASE, LADDER_EXPONENT = 0.4, 7.0
 """Constants of Ape-X's ladder."""
-
-
-def only_noise_explores(settings: Any) -> bool:
-    """Whether noise in the weights takes epsilon's place (`--noisy`), so that epsilon is 0."""
-    return settings.noisy and not getattr(settings, "noisy_epsilon", False)
 
 
 def epsilon_ladder(environments: Tensor, total: int) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from agents.acting import Acting
 from agents.networks.base import FeatureNetwork, NetworkConfig, NetworkOutput, SampledActions
-from agents.networks.exploration import LADDER, epsilon_ladder, legal_choices, only_noise_explores, with_probability
+from agents.networks.exploration import LADDER, epsilon_ladder, legal_choices, with_probability
 from agents.networks.inputs import Observations
 from agents.networks.noisy import NoisyLinear, draw_noise
 from agents.networks.torsos import ACTIVATIONS, normalised
@@ -110,7 +110,8 @@ class QNetwork(FeatureNetwork):
         self.atom_count = 1 if self.kind == IMPLICIT else size  # IQN's heads are evaluated once for each fraction
         self.action_head = self._make_head(sum(self.counts) * self.atom_count)
         self.state_head = self._make_head(self.atom_count) if settings.dueling else None
-        self.register_buffer("epsilon", torch.full((), 0.0 if only_noise_explores(settings) else float(settings.epsilon_start)))
+        only_noise = settings.noisy and not getattr(settings, "noisy_epsilon", False)
+        self.register_buffer("epsilon", torch.full((), 0.0 if only_noise else float(settings.epsilon_start)))
         if self.kind == C51:
             self.register_buffer("support", support(lowest, highest, size), persistent=False)
         elif self.kind == HL_GAUSS:

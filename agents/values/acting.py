@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agents.engine.stepper import Stepper
 from agents.networks.base import NetworkConfig
-from agents.networks.exploration import LADDER, SCHEDULE, only_noise_explores
+from agents.networks.exploration import LADDER, SCHEDULE
 from agents.networks.q_network import BEHAVIOUR_Q, BEHAVIOUR_Q_MAX, QNetwork, choice_counts
 from agents.rewards import clip_rewards
 from agents.values.windows import initial_errors
@@ -46,8 +46,8 @@ def check_exploration(config: Any) -> None:
 
 
 def has_schedule(config: Any) -> bool:
-    """Whether one epsilon holds for all environments and falls over the run."""
-    return config.exploration == SCHEDULE and not only_noise_explores(config)
+    """Whether one epsilon holds for all environments and falls over the run. With `--noisy` noise may take its place."""
+    return config.exploration == SCHEDULE and (not config.noisy or getattr(config, "noisy_epsilon", False))
 
 
 def epsilon_metrics(config: Any, network: QNetwork) -> dict[str, Tensor]:
