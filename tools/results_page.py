@@ -36,6 +36,8 @@ CHOSEN = (
     ("Breakout" + ATARI, "IMPACT"),
     ("Breakout" + ATARI, "V-trace, half replayed"),
     ("MsPacman" + ATARI, "V-trace, half replayed"),
+    ("Enduro" + ATARI, "atari_10m"),
+    ("MiniGrid-DoorKey-8x8-v0", "minigrid_doorkey"),
 )
 """Environments and settings of the table in README.md."""
 REGION = re.compile(r"(<!-- table: ([^\n]+) -->\n).*?(<!-- end of table -->)", re.S)

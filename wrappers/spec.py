@@ -184,7 +184,7 @@ class EnvConfig:
         float,
         _Loop(
             "Add this number to the learned reward of a step, divided by the root of the visits of its observation in the "
-            "episode, such as 0.01 for MiniGrid; 0: none. Reported returns stay without it.",
+            "episode, such as 0.001 for MiniGrid; 0: none. Reported returns stay without it.",
             "a weight from 0 to 1000",
             0,
             1000,
