@@ -173,11 +173,16 @@ class Mirror:
         replays = [name for name in checkpoints if REPLAY_PATTERN.match(Path(name).name)]
         with self._kept_until_sent(replays) as kept:
             # A replay is large. Newer checkpoints may be saved while it is sent, and the run then removes both.
-            gone = {self._checkpoint_of(name) for name in replays if name not in kept}
+            owners = {name: self._checkpoint_of(name) for name in replays}
+            unready = {owner for name, owner in owners.items() if not (owner in changed and {name, owner} <= kept.keys())}
+            newest = max((update_of(Path(owner)) for owner in owners.values() if owner not in unready), default=-1)
             # The newest checkpoint comes first: only its replay is kept, and a run may be killed before the others are sent.
             for name in (*replays, *(name for name in reversed(checkpoints) if name not in replays)):
-                if name not in gone:  # a checkpoint without its replay waits for the next one, which comes with its own
-                    self._send(name, changed[name], kept.get(name))
+                if owners.get(name, name) in unready:  # removed, or being saved: the next look finds a pair
+                    continue
+                if replays and not everything and _is_checkpoint(name) and update_of(Path(name)) > newest:
+                    continue  # it would be the newest of the store, and without a replay
+                self._send(name, changed[name], kept.get(name))
         if checkpoints and not self._only_new:
             self._remove_old()
 
@@ -273,3 +278,7 @@ def mirror_new_files(output: OutputConfig, addresses: Addresses, run: RunDirecto
 
 def _is_numbered(name: Path) -> bool:
     return bool(CHECKPOINT_PATTERN.match(name.name) or REPLAY_PATTERN.match(name.name))
+
+
+def _is_checkpoint(name: str) -> bool:
+    return bool(CHECKPOINT_PATTERN.match(Path(name).name))

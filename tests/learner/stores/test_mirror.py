@@ -155,6 +155,41 @@ def test_a_checkpoint_whose_replay_is_gone_waits_for_the_next_one(tmp_path: Path
     assert [name for name in sent if name.endswith(".pt")] == [*files(2, kind="replay"), *files(2), *files(1)]
 
 
+def test_a_checkpoint_whose_replay_was_replaced_waits_until_the_newer_one_is_saved(tmp_path: Path) -> None:
+    """The run is saving its second checkpoint: the replay is there, and the first one's is gone."""
+    run, store = make_run(tmp_path), UnsteadyStore(tmp_path / "store")
+    save(run, 1, 2, replay=True)
+    second = run.checkpoint_path(2).rename(tmp_path / "being_saved.pt")
+    with make_mirror(run, store):
+        wait_until(lambda: f"{RUN}/metrics.csv" in store.transfers)
+        time.sleep(0.1)  # several more looks
+        assert checkpoints_in(store) == []  # a run that is killed now would resume from the first one, without a replay
+        second.rename(run.checkpoint_path(2))
+        wait_until(lambda: files(1)[0] in checkpoints_in(store))
+    sent = [name.rsplit("/", 1)[1] for name in store.transfers]
+    assert [name for name in sent if name.endswith(".pt")] == [*files(2, kind="replay"), *files(2), *files(1)]
+
+
+def test_a_checkpoint_that_is_saved_right_after_a_look_is_sent_before_older_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, store = make_run(tmp_path), UnsteadyStore(tmp_path / "store")
+    save(run, 1, 2, replay=True)
+    look = Mirror._changed
+
+    def look_too_early(self: Mirror) -> dict[str, tuple[int, int]]:
+        found = look(self)
+        if not store.transfers:
+            del found[f"checkpoints/{files(2)[0]}"]
+        return found
+
+    monkeypatch.setattr(Mirror, "_changed", look_too_early)
+    with make_mirror(run, store):
+        wait_until(lambda: files(1)[0] in checkpoints_in(store))
+    sent = [name.rsplit("/", 1)[1] for name in store.transfers]
+    assert [name for name in sent if name.endswith(".pt")] == [*files(2, kind="replay"), *files(2), *files(1)]
+
+
 def test_a_checkpoint_that_was_saved_while_the_folder_was_read_is_sent_with_its_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
