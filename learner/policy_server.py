@@ -14,11 +14,12 @@ import numpy as np
 
 from learner.evaluation.test_mode import load_policy, make_seeds
 from learner.plan import Plan
+from learner.policy_inputs import PolicyInputs, one_environment
 from learner.runs.checkpoint import Checkpoint, load_checkpoint
 from learner.runs.directory import RunDirectory, update_of
 from learner.signals import StopSignals
 from serve.app import ClientServer, Receive, Scope, Send, send_body, send_json
-from serve.frames import ProtocolError, pack, shown, truth, unpack
+from serve.frames import ProtocolError, number, pack, shown, truth, unpack
 from serve.run import listen, run, serve
 from serve.session import Busy, Host, Outcome, Session
 from serve.settings import ServerConfig
@@ -38,7 +39,7 @@ Reply = Callable[[Any, int], None]
 
 @dataclass(frozen=True)
 class Waiting:
-    """An observation that waits for an action. stack: `[S, *frame_shape]`. first: whether it is its episode's first."""
+    """An observation that waits for an action. stack: `[1, S, *frame_shape]`. first: whether it is its episode's first."""
 
     seat: int
     stack: np.ndarray
@@ -46,32 +47,54 @@ class Waiting:
     reply: Reply
 
 
+@dataclass
+class Memory:
+    """What is kept of a seat besides the state of a core.
+
+    task: index of its environment. stack: `[1, S, *frame_shape]`. action: the last, `[1, *shape]`; None before the first.
+    """
+
+    task: int
+    stack: np.ndarray
+    action: np.ndarray | None = None
+
+
 class PolicyHost(Host):
     """Acts by the policy of a checkpoint for all seats. Nothing is learned, so every seat exploits."""
 
     def __init__(self, plan: Plan, policy: EvaluationPolicy, version: int) -> None:
-        super().__init__(plan.config.agent, spaces_of(plan.config.env))
+        config = one_environment(plan.config.env)
+        super().__init__(plan.config.agent, spaces_of(config))
         self.policy, self.version, self.steps = policy, version, 0
-        self._translation = translation_of(plan.config.env)
+        self._translation = translation_of(config)
+        self.inputs = PolicyInputs(plan.spec, self._translation.spec)
         self._buffer = FrameBuffer(self._translation.plan, 1)
         self._sessions: dict[int, Session] = {}
-        self._stacks: dict[int, np.ndarray] = {}
+        self._memories: dict[int, Memory] = {}
         self._unused = 0
         self.waiting: list[Waiting] = []
         self.came = asyncio.Event()
 
-    def new_seat(self) -> int:
+    def task_of(self, name: str | None) -> int:
+        """The index of an environment by its id. Raises ProtocolError."""
+        try:
+            return self.inputs.index_of(name)
+        except ValueError as error:
+            raise ProtocolError("message", str(error)) from None
+
+    def new_seat(self, task: int = 0) -> int:
         """Make a seat, and return its number. Raises Busy."""
-        if len(self._stacks) >= MOST_SEATS:
+        if len(self._memories) >= MOST_SEATS:
             raise Busy(1.0)
         self._unused += 1
-        self._stacks[self._unused] = np.zeros(self._translation.spec.observation_shape, self._translation.spec.frame_dtype)
+        self._memories[self._unused] = Memory(task, self.inputs.empty())
         return self._unused
 
     def join(self, session: Session, count: int, *, exploit: bool) -> list[int]:
-        if len(self._stacks) + count > MOST_SEATS:
+        task = self.task_of(session.name) if self.inputs.reads_task else 0
+        if len(self._memories) + count > MOST_SEATS:
             raise Busy(1.0)
-        seats = [self.new_seat() for _ in range(count)]
+        seats = [self.new_seat(task) for _ in range(count)]
         self._sessions.update(dict.fromkeys(seats, session))
         return seats
 
@@ -88,7 +111,7 @@ class PolicyHost(Host):
 
     def leave(self, seat: int) -> None:
         self._sessions.pop(seat, None)
-        self._stacks.pop(seat, None)
+        self._memories.pop(seat, None)
         self.policy.forget(seat)
 
     def ask(self, seat: int, outcome: Outcome, *, first: bool, reply: Reply) -> None:
@@ -96,13 +119,11 @@ class PolicyHost(Host):
         name = self._translation.plan.mask_in_info
         info = {name: outcome.mask} if name and outcome.mask is not None else {}
         self._buffer.put(0, outcome.observation, info)
-        stack = self._stacks[seat]
-        if first:
-            stack[:] = 0
-        else:
-            stack[:-1] = stack[1:].copy()
-        stack[-1] = self._buffer.frame(0)
-        self.waiting.append(Waiting(seat, stack.copy(), first, reply))
+        kept = self._memories[seat]
+        before, last = (self.inputs.empty(), None) if first else (kept.stack, kept.action)
+        reward = 0.0 if first else outcome.reward
+        kept.stack = self.inputs.push(before, self._buffer.frames(), action=last, reward=reward, task=kept.task)
+        self.waiting.append(Waiting(seat, kept.stack, first, reply))
         self.came.set()
 
     def act(self) -> None:
@@ -110,12 +131,13 @@ class PolicyHost(Host):
         waiting, self.waiting = self.waiting, []
         if not waiting:
             return
-        stacks, first = np.stack([each.stack for each in waiting]), np.array([each.first for each in waiting])
+        stacks, first = np.concatenate([each.stack for each in waiting]), np.array([each.first for each in waiting])
         chosen = self.policy.choose(stacks, first, np.array([each.seat for each in waiting]))
-        action = self._translation.spec.action
-        decoded = self._translation.decode(action.check(chosen.actions.numpy(), len(waiting)))
+        actions = self._translation.spec.action.check(chosen.actions.numpy(), len(waiting))
         self.steps += len(waiting)
-        for each, answer in zip(waiting, decoded, strict=True):
+        for index, (each, answer) in enumerate(zip(waiting, self._translation.decode(actions), strict=True)):
+            if each.seat in self._memories:  # a client may have left
+                self._memories[each.seat].action = actions[index : index + 1]
             each.reply(answer, self.version)
 
 
@@ -183,11 +205,12 @@ class ActRequests:
         read = host.read_observation(observation, "observation")
         if host.spaces.has_mask and mask is None:
             raise ProtocolError("message", f"mask: wanted {host.mask_size} numbers, got none")
-        outcome = Outcome(read, {}, read_mask(mask, host.mask_size) if host.spaces.has_mask else None)
+        reward = number(message, "reward") if "reward" in message else 0.0
+        outcome = Outcome(read, {}, read_mask(mask, host.mask_size) if host.spaces.has_mask else None, reward)
         name = message.get("seat")
         if name is not None and (not isinstance(name, str) or not 0 < len(name) <= 64):
             raise ProtocolError("message", f"seat: wanted a name of at most 64 characters, got {shown(name)}")
-        seat, is_new = self._seat_of(name)
+        seat, is_new = self._seat_of(name, message.get("task"))
         answered: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
 
         def reply(action: Any, version: int) -> None:
@@ -201,12 +224,17 @@ class ActRequests:
             if name is None:
                 host.leave(seat)
 
-    def _seat_of(self, name: str | None) -> tuple[int, bool]:
-        """The seat of a name, or a new one without a name; and whether nothing was kept of it. Raises Busy."""
+    def _seat_of(self, name: str | None, task: Any) -> tuple[int, bool]:
+        """The seat of a name, or a new one without a name; and whether nothing was kept of it. Raises ProtocolError or Busy.
+
+        task: id of the environment that a new seat plays.
+        """
+        if name is not None and name in self._names:
+            seat, is_new = self._names[name][0], False
+        else:
+            seat, is_new = self._host.new_seat(self._host.task_of(task)), True
         if name is None:
-            return self._host.new_seat(), True
-        is_new = name not in self._names
-        seat = self._host.new_seat() if is_new else self._names[name][0]
+            return seat, True
         self._names[name] = seat, asyncio.get_running_loop().time()
         return seat, is_new
 

@@ -37,6 +37,7 @@ from learner.machine.reproducible import settle_as_before
 from learner.metrics.trackers import check_tracker
 from learner.metrics.writer import check_history
 from learner.plan import Plan, make_plan
+from learner.policy_inputs import one_environment
 from learner.ranks.check import part_of_learner
 from learner.runs.budget import settle_budget
 from learner.runs.checkpoint import Checkpoint
@@ -217,9 +218,7 @@ def check(job: Job) -> None:
         _check_test(plan)
     if job.op_mode == "serve":
         check_address(plan.config.server)
-        if len(plan.spec.tasks) > 1:
-            raise ValueError(f"op_mode: wanted a policy of one environment with serve, got one of {plan.config.env.env}")
-        spaces_of(plan.config.env)
+        spaces_of(one_environment(plan.config.env))
     if checkpoint:
         check_fit(plan, checkpoint, load_optimizer=job.trains and plan.config.loading.load_optimizer)
     if job.trains:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,18 +14,17 @@ from torch import Tensor
 
 from agents.networks.base import FeatureNetwork, NetworkOutput, make_network
 from learner.plan import Plan
+from learner.policy_inputs import PolicyInputs, one_environment
 from learner.prepare import prepare
 from learner.runs.checkpoint import ACTING_MODULE
-from setting import listed
 from workers.finite import NotFiniteError
 from wrappers import close_quietly, make_single_env
 from wrappers.folder import FolderEnv
 from wrappers.gymnasium_contract import ContractError, check_observation
 from wrappers.gymnasium_spaces import FrameBuffer
 from wrappers.gymnasium_vector import TranslatedEnv, Translation
-from wrappers.many import index_leaves
-from wrappers.previous import OBSERVATION, encode_actions
-from wrappers.spaces import PREVIOUS_ACTION, PREVIOUS_REWARD, Box, Packing
+from wrappers.previous import OBSERVATION
+from wrappers.spaces import Box, Packing
 from wrappers.spec import EnvConfig, EnvSpec
 
 
@@ -56,9 +54,7 @@ class Policy:
         self._spec = plan.spec
         self._network = network.eval()
         self._translation = translation
-        self._packing = Packing(plan.spec.leaves) if plan.spec.leaves else None
-        self._has_previous, self._has_input = plan.config.env.core_inputs, plan.config.env.task_input
-        self._tasks = plan.network.tasks
+        self._inputs = PolicyInputs(plan.spec, inner)
         self._inner = inner
         self._epsilon = plan.config.epsilon or 0.0
         self._generator = torch.Generator().manual_seed(seed)
@@ -86,7 +82,9 @@ class Policy:
             reward: that came with the observation, for a policy that sees rewards (`core_inputs`).
             task: id of the environment that is played, for a policy of several that reads it (`task_input`).
         """
-        frames = self._stacked(self._frame(observation, mask), state, reward, self._index_of(task))
+        before, last = (self._inputs.empty(), None) if state is None else (state.frames, state.action)
+        frame = self._frame(observation, mask)
+        frames = self._inputs.push(before, frame, action=last, reward=reward, task=self._inputs.index_of(task))
         core, action = self._choose(frames, state, greedy)
         return self._decode(action), PolicyState(frames, core, action)
 
@@ -114,32 +112,6 @@ class Policy:
         if self._inner.leaves:
             return Packing(self._inner.leaves).pack(rows)
         return rows[OBSERVATION].astype(self._inner.frame_dtype)
-
-    def _index_of(self, task: str | None) -> int:
-        """The index of a task. Without `task_input` the action does not depend on it. Raises ValueError."""
-        if task is None and not self._has_input:
-            return 0
-        if task not in self._tasks:
-            raise ValueError(f"task: wanted {listed(self._tasks) or 'none'}, got {task}")
-        return self._tasks.index(task)
-
-    def _stacked(self, frame: np.ndarray, state: PolicyState | None, reward: float, task: int) -> np.ndarray:
-        """The stack with this frame as its newest, `[1, S, *frame_shape]`; earlier frames of an episode's first are zeros."""
-        if self._has_previous or self._tasks:
-            assert self._packing is not None
-            values = Packing(self._inner.leaves).unpack(frame) if self._inner.leaves else {OBSERVATION: frame}
-            values |= index_leaves(np.array([task]), len(self._tasks))
-            encoded = encode_actions(self._no_action() if state is None else state.action, self._spec.action)
-            values |= {PREVIOUS_ACTION: encoded * (state is not None), PREVIOUS_REWARD: np.full((1, 1), reward, np.float32)}
-            frame = self._packing.pack(values)
-        stack = np.zeros((1, *self._spec.observation_shape), self._spec.frame_dtype)
-        if state is not None:
-            stack[:, :-1] = state.frames[:, 1:]
-        stack[:, -1] = frame
-        return stack
-
-    def _no_action(self) -> np.ndarray:
-        return np.zeros((1, *self._spec.action.shape), self._spec.action.dtype)
 
     @torch.inference_mode()
     def _choose(self, frames: np.ndarray, state: PolicyState | None, greedy: bool) -> tuple[Tensor | None, np.ndarray]:
@@ -180,7 +152,7 @@ def _translation_of(config: EnvConfig) -> tuple[EnvSpec, Translation | None]:
 
     Raises ValueError.
     """
-    made = env = make_single_env(replace(config.tasks[0], core_inputs=False))
+    made = env = make_single_env(one_environment(config))
     close_quietly(made)
     while isinstance(env, FolderEnv):
         env = env.env

@@ -11,18 +11,25 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
+from websockets.sync.client import connect
 
 from benchmarks.policy_server import play, request_of
 from learner import launch
 from learner.evaluation.test_mode import load_policy
+from learner.policy_server import PolicyHost
 from learner.runs.checkpoint import load_checkpoint
+from serve.session import Outcome
 from tests.learner.launching import trained
 from tests.serve.playing import Player, free_port, playing
+from wrappers import make_single_env
+from wrappers.spaces import Packing
 
 RUN = {"env": "CartPole-v1", "agent": "ppo", "core": "gru", "core_size": 8, "environment_max_steps": 200, "unroll_length": 10}
 
@@ -154,3 +161,60 @@ def test_a_token_is_wanted(run_folder: Path, tmp_path: Path) -> None:
             assert answer.status == 200
 
     while_served(run_folder, work, token_file=str(token))
+
+
+class Recorder:
+    """Takes action 1 for every observation, and keeps the observations."""
+
+    def __init__(self) -> None:
+        self.seen: list[np.ndarray] = []
+
+    def choose(self, stacks: np.ndarray, first: np.ndarray, seats: np.ndarray) -> Any:
+        self.seen.extend(stacks)
+        return SimpleNamespace(actions=torch.ones(len(stacks), dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"env": "CartPole-v1", "core_inputs": True, "core": "gru"}, id="the last action and reward"),
+        pytest.param({"env": "Catch-v0,Avoid-v0", "task_input": True, "network": "mlp"}, id="the task"),
+        pytest.param({"env": "Catch-v0,Avoid-v0", "task_input": True, "core_inputs": True, "core": "gru"}, id="both"),
+    ],
+)
+def test_a_served_policy_sees_what_environments_of_the_program_give(given: dict[str, Any]) -> None:
+    plan = launch.prepare("train", {"agent": "ppo", "frames_stacked": 3, **given}, ["main.py"]).plan
+    env, policy = make_single_env(plan.config.env), Recorder()
+    host = PolicyHost(plan, policy, 1)  # type: ignore[arg-type]  # what it needs of a policy
+    wanted = []
+    for seed in (4, 5):  # an episode of each task
+        seat = host.new_seat(host.task_of(plan.spec.tasks[seed % len(plan.spec.tasks)]) if host.inputs.reads_task else 0)
+        observations, reward, first = env.reset(seed), 0.0, True
+        for _ in range(6):
+            wanted.append(observations[0])
+            frame = Packing(plan.spec.leaves).unpack(observations[:, -1])["observation"][0]
+            host.ask(seat, Outcome(frame, {}, None, reward), first=first, reply=lambda action, version: None)
+            host.act()
+            step = env.step(np.ones(1, np.int64))
+            observations, reward, first = step.observations, float(step.rewards[0]), False
+    env.close()
+    np.testing.assert_array_equal(policy.seen, wanted)
+
+
+def test_a_policy_of_several_environments_is_told_which_one_is_played(tmp_path: Path) -> None:
+    run = trained(tmp_path, env="Catch-v0,Avoid-v0", agent="ppo", task_input=True, environment_max_steps=200)
+
+    def work(port: int) -> None:
+        frame = np.zeros((10, 5)).tolist()
+        for task, wanted in ((None, 400), ("CartPole-v1", 400), ("Avoid-v0", 200)):
+            status, answer = ask(port, {"observation": frame, "task": task})
+            assert status == wanted
+            if wanted == 400:
+                assert answer["error"]["message"] == f"task: wanted Catch-v0 or Avoid-v0, got {task}"
+        assert ask(port, {"observation": frame, "task": "Avoid-v0", "reward": "much"})[1]["error"]["code"] == "message"
+        for name, kind in (("test", "error"), ("Catch-v0", "welcome")):
+            with connect(f"ws://127.0.0.1:{port}/connect") as client:
+                client.send(json.dumps({"type": "hello", "protocol": 1, "name": name, "spaces": ask(port, None, "/spaces")[1]}))
+                assert json.loads(client.recv(timeout=5))["type"] == kind
+
+    while_served(run.path, work)
