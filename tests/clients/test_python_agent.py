@@ -78,6 +78,18 @@ def test_a_broken_connection_ends_the_episode_and_the_next_one_is_whole(server: 
     assert len(server.hellos) == 2
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_ctrl_c_while_a_frame_is_read_leaves_a_client_that_ends_or_goes_on(server: FakeServer, goes_on: bool) -> None:
+    with make(server) as agent:
+        assert agent.reset(OBSERVATION) is not None
+        assert agent._connection is not None
+        with pytest.raises(KeyboardInterrupt):  # the parser of frames is a generator, which an exception ends
+            agent._connection._protocol.parser.throw(KeyboardInterrupt())
+        if goes_on:
+            assert play(agent, 3) == 3
+    assert server.messages[-1] == {"type": "close"}
+
+
 def test_a_reset_that_gets_no_answer_is_sent_again(server: FakeServer) -> None:
     server.drop_after = [1]
     with make(server) as agent:

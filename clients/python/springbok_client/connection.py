@@ -115,7 +115,7 @@ class Connection:
         self._socket.settimeout(CLOSE_SECONDS)
         with contextlib.suppress(OSError):
             while data := self._socket.recv(READ_BYTES):
-                self._protocol.receive_data(data)
+                self._parse(data)
                 messages += self._messages()
         return messages
 
@@ -127,7 +127,7 @@ class Connection:
             self.send(last)
             # A frame that ends the connection, sent before the server has read the others, could overtake them there.
             while (data := self._socket.recv(READ_BYTES)) and time.monotonic() < until:
-                self._protocol.receive_data(data)
+                self._parse(data)
                 self._flush()
         self._socket.close()
 
@@ -163,10 +163,17 @@ class Connection:
             except OSError as error:
                 raise ConnectionLost(error.strerror or str(error)) from None
         if data:
-            self._protocol.receive_data(data)
+            self._parse(data)
         else:
             self._protocol.receive_eof()
         self._flush()
+
+    def _parse(self, data: bytes) -> None:
+        """Take bytes that came. Raises ConnectionLost if Ctrl-C ended the parser, a generator, in an earlier call."""
+        try:
+            self._protocol.receive_data(data)
+        except StopIteration:
+            raise ConnectionLost("the connection was interrupted while a frame was read") from None
 
     def _flush(self) -> None:
         try:
