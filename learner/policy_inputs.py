@@ -1,4 +1,8 @@
-"""What a policy sees outside of the program's environments: stacks of frames, with the leaves that the program adds to them."""
+"""Makes the input of a policy from observations that come from elsewhere, such as a client of a server.
+
+It is the same input as in training: the newest frames, and beside them the last action, the last reward or the task, if the
+policy was trained with these.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +40,15 @@ class PolicyInputs:
         self._inner = Packing(inner.leaves) if inner.leaves else None
         self._no_action = np.zeros((1, *spec.action.shape), spec.action.dtype)
 
-    def index_of(self, task: str | None) -> int:
-        """The index of a task by its id. None for a policy that does not read it, and acts alike in all. Raises ValueError."""
+    def index_of(self, task: str | None, name: str = "task") -> int:
+        """The index of a task by its id. A policy that does not read its task acts alike in all, and `task` may be None.
+
+        name: of the argument or field that has the id. Raises ValueError.
+        """
         if task is None and not self.reads_task:
             return 0
         if task not in self._tasks:
-            raise ValueError(f"task: wanted {listed(self._tasks) or 'none'}, got {task}")
+            raise ValueError(f"{name}: wanted {listed(self._tasks) or 'none'}, got {'none' if task is None else task}")
         return self._tasks.index(task)
 
     def empty(self) -> np.ndarray:

@@ -32,6 +32,7 @@ log = logging.getLogger("springbok")
 
 MOST_SEATS = 4096  # of all clients, and names of single requests
 MOST_WAITING = 1024  # observations that wait for an action; further single requests are refused
+MOST_NAME = 64  # characters of a seat's name or an environment's id
 LOOK_SECONDS = 1.0  # between two looks for newer weights
 Reply = Callable[[Any, int], None]
 """Takes an action of the environment, and the version of the weights that chose it."""
@@ -49,7 +50,7 @@ class Waiting:
 
 @dataclass
 class Memory:
-    """What is kept of a seat besides the state of a core.
+    """What the server remembers of a seat. `EvaluationPolicy` has the state of a recurrent core.
 
     task: index of its environment. stack: `[1, S, *frame_shape]`. action: the last, `[1, *shape]`; None before the first.
     """
@@ -75,10 +76,10 @@ class PolicyHost(Host):
         self.waiting: list[Waiting] = []
         self.came = asyncio.Event()
 
-    def task_of(self, name: str | None) -> int:
-        """The index of an environment by its id. Raises ProtocolError."""
+    def task_of(self, task: str | None, field: str = "task") -> int:
+        """The index of an environment by its id, which stands in this field of a message. Raises ProtocolError."""
         try:
-            return self.inputs.index_of(name)
+            return self.inputs.index_of(task, field)
         except ValueError as error:
             raise ProtocolError("message", str(error)) from None
 
@@ -91,7 +92,7 @@ class PolicyHost(Host):
         return self._unused
 
     def join(self, session: Session, count: int, *, exploit: bool) -> list[int]:
-        task = self.task_of(session.name) if self.inputs.reads_task else 0
+        task = self.task_of(session.name, "name") if self.inputs.reads_task else 0
         if len(self._memories) + count > MOST_SEATS:
             raise Busy(1.0)
         seats = [self.new_seat(task) for _ in range(count)]
@@ -208,9 +209,12 @@ class ActRequests:
         reward = number(message, "reward") if "reward" in message else 0.0
         outcome = Outcome(read, {}, read_mask(mask, host.mask_size) if host.spaces.has_mask else None, reward)
         name = message.get("seat")
-        if name is not None and (not isinstance(name, str) or not 0 < len(name) <= 64):
-            raise ProtocolError("message", f"seat: wanted a name of at most 64 characters, got {shown(name)}")
-        seat, is_new = self._seat_of(name, message.get("task"))
+        if name is not None and (not isinstance(name, str) or not 0 < len(name) <= MOST_NAME):
+            raise ProtocolError("message", f"seat: wanted a name of at most {MOST_NAME} characters, got {shown(name)}")
+        task = message.get("task")
+        if task is not None and (not isinstance(task, str) or len(task) > MOST_NAME):
+            raise ProtocolError("message", f"task: wanted the id of an environment, got {shown(task)}")
+        seat, is_new = self._seat_of(name, task)
         answered: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
 
         def reply(action: Any, version: int) -> None:
@@ -224,7 +228,7 @@ class ActRequests:
             if name is None:
                 host.leave(seat)
 
-    def _seat_of(self, name: str | None, task: Any) -> tuple[int, bool]:
+    def _seat_of(self, name: str | None, task: str | None) -> tuple[int, bool]:
         """The seat of a name, or a new one without a name; and whether nothing was kept of it. Raises ProtocolError or Busy.
 
         task: id of the environment that a new seat plays.

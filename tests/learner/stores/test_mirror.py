@@ -173,6 +173,7 @@ def test_a_checkpoint_whose_replay_was_replaced_waits_until_the_newer_one_is_sav
 def test_a_checkpoint_that_is_saved_right_after_a_look_is_sent_before_older_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The first look finds the replay of the second checkpoint; the checkpoint itself is saved right after it."""
     run, store = make_run(tmp_path), UnsteadyStore(tmp_path / "store")
     save(run, 1, 2, replay=True)
     look = Mirror._changed
