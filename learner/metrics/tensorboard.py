@@ -61,7 +61,7 @@ def open_tensorboard(run: RunDirectory, from_step: int, agent_charts: Charts) ->
     from torch.utils.tensorboard import SummaryWriter  # imported here: workers must not pay for it
 
     purge_step = from_step + 1 if from_step else None
-    folder = str(run.tensorboard)
+    folder = str(run.tensorboard.absolute())  # its thread writes while an environment may have changed the current folder
     if folder != printable(folder):
         # `MetricsWriter` turns an OSError into one warning, and training continues.
         raise OSError(f"TensorBoard takes only paths in UTF-8, got {folder!r}")

@@ -74,7 +74,9 @@ class Mirror:
         only_new: bool = False,
         wait: float = 60.0,
     ) -> None:
-        self._run, self._store, self._kept, self._wait = run, store, kept, wait
+        # An environment in this process may change the current folder for a while, so the thread looks at absolute paths.
+        self._run = RunDirectory(run.path.absolute())
+        self._store, self._kept, self._wait = store, kept, wait
         self._resumed_at, self._only_new = resumed_at, only_new
         self._name = name_in_store(run)
         self._sent: dict[str, tuple[int, int]] = dict(self._files()) if only_new else {}

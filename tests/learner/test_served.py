@@ -122,7 +122,7 @@ def test_agents_learn_from_clients(agent: str, make: Any, given: dict[str, Any],
 
 def test_an_on_policy_run_resumes_with_its_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port()
-    make = lambda: gymnasium.make("CartPole-v1")  # noqa: E731  (one name for two calls)
+    make = lambda: gymnasium.make("CartPole-v1", max_episode_steps=20)  # noqa: E731  (one name for two calls)
     given = {"batch_size": 3, "unroll_length": 16}
     code, run, _ = train(tmp_path, make, "ppo", port, environment_max_steps=300, **given)
     assert code == 0
@@ -140,7 +140,7 @@ def test_an_on_policy_run_resumes_with_its_clients(tmp_path: Path, capsys: pytes
     assert status["steps"] - before.steps == pytest.approx(player.steps, abs=60)
     assert status["version"] >= before.updates
     (client,) = status["clients"]
-    assert client["episodes"] == status["episodes"] > 10
+    assert client["episodes"] == status["episodes"] > 5  # two seats, 100 steps each, of at most 20 an episode
     assert client["return_mean"] == status["return_mean"]
     assert before.steps < status["curve"][0][0] <= status["steps"]
     names, *rows = (line.split(",") for line in run.metrics.read_text().splitlines())

@@ -53,6 +53,18 @@ def test_a_command_that_is_not_utf8_is_described_with_escapes(run: RunDirectory)
     assert "| results_dir | `/a/\\udcff` |  |" in text(run).splitlines()
 
 
+def test_events_are_kept_while_the_current_folder_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = RunDirectory.create(Path("results"), "Catch-v0")
+    writer = open_tensorboard(run, 0, CHARTS)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    writer.add_scalar("lr", 0.5, 10)
+    writer.close()
+    monkeypatch.chdir(tmp_path)
+    assert [event.step for event in events(run).Scalars("lr")] == [10]
+
+
 def test_a_resumed_run_describes_itself_again(run: RunDirectory) -> None:
     open_tensorboard(run, 0, CHARTS).close()
     open_tensorboard(run, 500, CHARTS).close()

@@ -51,6 +51,17 @@ def test_a_finished_run_is_complete_in_the_store(tmp_path: Path) -> None:
     assert load_checkpoint(store.folder / RUN / "checkpoints" / files(4)[0]).counters.updates == 4
 
 
+def test_files_are_found_while_the_current_folder_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, store = make_run(Path("results")), UnsteadyStore(tmp_path / "store")
+    save(run, 1)
+    mirrored = make_mirror(run, store)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    with mirrored:
+        wait_until(lambda: checkpoints_in(store) == files(1))
+
+
 def test_whatever_a_checkpoint_needs_is_in_the_store_before_it(tmp_path: Path) -> None:
     run, store = make_run(tmp_path), UnsteadyStore(tmp_path / "store")
     save(run, 1, 2, replay=True)
