@@ -157,6 +157,7 @@ class Critics(nn.Module):
         count: Q-functions.
         inputs: numbers that describe an observation, and an action if that is real numbers.
         outputs: values of each function: 1, one for each quantile, or one for each action.
+        quantiles: whether the values are quantiles, which keep their axis if there is one.
         sizes: units of the hidden layers.
         activation: key of `ACTIVATIONS`.
         layer_norm: whether hidden layers are normalised.
@@ -173,6 +174,7 @@ class Critics(nn.Module):
         sizes: Sequence[int],
         activation: str,
         *,
+        quantiles: bool = False,
         simba: bool = False,
         layer_norm: bool = False,
         renorm_warm_up: int | None = None,
@@ -180,6 +182,7 @@ class Critics(nn.Module):
     ) -> None:
         super().__init__()
         self.count = count
+        self.quantiles = quantiles
         if simba:
             self.layers = simba_layers(count, inputs, outputs, sizes, activation)
             return
@@ -201,7 +204,7 @@ class Critics(nn.Module):
         inputs = observations if actions is None else torch.cat([observations, actions], -1)  # [N, F (+ D)]
         # All critics read the same rows, so `expand` copies nothing.
         values: Tensor = self.layers(inputs.expand(self.count, *inputs.shape))  # [k, N, outputs]
-        return values if actions is None or values.shape[-1] > 1 else values.squeeze(-1)
+        return values if actions is None or self.quantiles else values.squeeze(-1)
 
 
 def make_critics(network: Actor, config: Any) -> Critics:
@@ -214,6 +217,7 @@ def make_critics(network: Actor, config: Any) -> Critics:
         outputs,
         parse_critic_sizes(config.critic_hidden_sizes) or parse_hidden_sizes(settings.hidden_sizes),
         settings.activation,
+        quantiles=bool(config.critic_quantiles),
         simba=settings.network == SIMBA,
         layer_norm=config.critic_layer_norm,
         renorm_warm_up=getattr(config, "renorm_warm_up", None),

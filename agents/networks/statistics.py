@@ -20,6 +20,8 @@ from replay.batch import Batch
 
 OLD_START = 1e-4
 """Weight of a mean of 0 and a variance of 1 that moments in old checkpoints began with, as in Gymnasium."""
+_NO_WEIGHT = 1e-30
+"""Smallest divisor in place of a weight: without values, 0 divided by it is 0."""
 _FLOAT32_ROUNDING = 2.0**-24
 """Largest relative error of a number in float32. A deviation below it is that of rounding."""
 
@@ -37,7 +39,7 @@ class Moments(NamedTuple):
     @property
     def variance(self) -> Tensor:
         """Population variance `[F]`; 0 without values."""
-        return self.m2 / self.weight.clamp(min=1.0)  # divided by n, not n - 1
+        return self.m2 / self.weight.clamp(min=_NO_WEIGHT)  # divided by n, not n - 1
 
     @property
     def deviation(self) -> Tensor:
@@ -62,7 +64,7 @@ def moments_of(values: Tensor, mask: Tensor) -> Moments:
 def merged(one: Moments, other: Moments) -> Moments:
     """Moments of the values of both. Moments without values change nothing."""
     weight, distance = one.weight + other.weight, other.mean - one.mean  # n = n_a + n_b, D = mean_b - mean_a
-    part = other.weight / weight.clamp(min=1.0)  # n_b / n
+    part = other.weight / weight.clamp(min=_NO_WEIGHT)  # n_b / n
     # mean = mean_a + D n_b / n,  M2 = M2_a + M2_b + D^2 n_a n_b / n
     return Moments(weight, one.mean + distance * part, one.m2 + other.m2 + distance.square() * one.weight * part)
 

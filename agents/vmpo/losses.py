@@ -27,11 +27,13 @@ class EStep(NamedTuple):
     """The steps to imitate, and how much.
 
     psi: weights of the shape of the advantages, constants that sum to 1 over all learners; 0 outside D.
-    log_mean: log mean_D exp(A / eta), `[]`, with gradient in eta.
+    largest: the largest A of D, `[]`, a constant; 0 without a used step.
+    log_mean: log mean_D exp((A - largest) / eta), `[]`, with gradient in eta.
     share: used steps of all learners for each of this one's, `[]`; 1 with one learner.
     """
 
     psi: Tensor
+    largest: Tensor
     log_mean: Tensor
     share: Tensor
 
@@ -55,12 +57,14 @@ def e_step(advantages: Tensor, used: Tensor, eta: Tensor, collectives: Collectiv
     threshold = everyone.sort(descending=True).values.gather(0, (half - 1)[None])  # [1], the last advantage of the half
     top = (everyone >= threshold) & (everyone > -torch.inf)  # D, bool [steps of all learners]
     size = top.sum()
+    largest = torch.where(size > 0, everyone.amax(), 0.0)
+    # The largest is subtracted before the division: float32 would round a sum of exponents away beside A / eta = 10,000.
     # `where` before the division: the gradient of -inf / eta would be NaN.
-    logits = torch.where(top, torch.where(top, everyone, 0.0) / eta, -torch.inf)
-    total = torch.where(size > 0, logits, 0.0).logsumexp(0)  # log sum_D exp(A / eta); it subtracts the maximum before exp
+    logits = torch.where(top, torch.where(top, everyone - largest, 0.0) / eta, -torch.inf)
+    total = torch.where(size > 0, logits, 0.0).logsumexp(0)  # log sum_D exp((A - largest) / eta)
     log_mean = torch.where(size > 0, total - size.to(total.dtype).log(), 0.0)
-    psi = torch.where(used & (known >= threshold), (known / eta.detach() - total.detach()).exp(), 0.0)
-    return EStep(psi, log_mean, count / used.sum().clamp(min=1))
+    psi = torch.where(used & (known >= threshold), ((known - largest) / eta.detach() - total.detach()).exp(), 0.0)
+    return EStep(psi, largest, log_mean, count / used.sum().clamp(min=1))
 
 
 def policy_loss(step: EStep, log_probs: Tensor) -> Tensor:
@@ -73,7 +77,7 @@ def policy_loss(step: EStep, log_probs: Tensor) -> Tensor:
 
 def temperature_loss(eta: Tensor, step: EStep, epsilon: float) -> Tensor:
     """eta eps + eta log mean_D exp(A / eta), `[]`. eta: with gradient, as it was when `step` was computed."""
-    return eta * epsilon + eta * step.log_mean
+    return eta * epsilon + step.largest + eta * step.log_mean
 
 
 def divergences(distribution: Distribution, old: Tensor, new: Tensor) -> list[Tensor]:

@@ -21,7 +21,7 @@ RELEVANCES = ("implied", "behaviour")
 
 @torch.no_grad()
 def relevance_divergence(
-    distribution: Distribution, target: Tensor, behaviour: Tensor, *, rho_bar: float, relevance: str = "implied"
+    distribution: Distribution, target: Tensor, behaviour: Tensor, *, rho_bar: float | None, relevance: str = "implied"
 ) -> Tensor:
     """beta `[T, B]` in nats; small where the behaviour policy is relevant to the current one.
 
@@ -29,7 +29,7 @@ def relevance_divergence(
         distribution: of the actions. The implied policy sums over all actions, so it takes a `Categorical`.
         target: `[T, B, P]` of the current policy pi.
         behaviour: `[T, B, P]` of the policy mu that acted.
-        rho_bar: V-trace's clip of the importance ratio.
+        rho_bar: V-trace's clip of the importance ratio; None clips nothing, so the implied policy is pi.
         relevance: `implied` measures KL(pi || implied policy) as the paper does, `behaviour` KL(pi || mu).
     """
     if target.dim() != 3 or target.shape != behaviour.shape:
@@ -44,6 +44,6 @@ def relevance_divergence(
         raise ValueError(f"relevance: wanted behaviour for {distribution}, got implied")
     log_pi = target.log_softmax(-1)  # [T, B, A]
     # min(rho_bar mu, pi) in logarithms, where a product with rho_bar is a sum and no probability underflows.
-    unnormalised = torch.minimum(log_pi, behaviour.log_softmax(-1) + math.log(rho_bar))
+    unnormalised = log_pi if rho_bar is None else torch.minimum(log_pi, behaviour.log_softmax(-1) + math.log(rho_bar))
     implied = unnormalised - unnormalised.logsumexp(-1, keepdim=True)  # log pit [T, B, A]
     return (log_pi.exp() * (log_pi - implied)).sum(-1)  # KL(pi || pit) [T, B]

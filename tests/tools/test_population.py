@@ -77,6 +77,9 @@ def test_values_stay_in_their_ranges_and_change_by_a_factor() -> None:
     generator = np.random.default_rng(0)
     assert {round(changed(1.0, Log(0.1, 10), generator), 9) for _ in range(20)} == {1.2, round(1 / 1.2, 9)}
     assert {changed(10.0, Linear(9.5, 10), generator) for _ in range(20)} == {9.5, 10.0}
+    assert {changed(2, Log(1, 20), generator) for _ in range(20)} == {1, 3}  # whole: 2.4 and 1.67 would be 2 again
+    assert {changed(10, Log(1, 20), generator) for _ in range(20)} == {8, 12}
+    assert {changed(1, Linear(1, 20), generator) for _ in range(20)} == {1, 2}
     assert {changed(2, OneOf((1, 2, 4)), generator) for _ in range(20)} == {1, 4}
     assert {changed(4, OneOf((1, 2, 4)), generator) for _ in range(20)} == {2, 4}
     values = [drawn(Log(1e-4, 1), generator) for _ in range(400)]

@@ -252,4 +252,7 @@ def changed(value: Any, search: Search, generator: np.random.Generator) -> Any:
     if isinstance(search, OneOf):
         place = search.values.index(value) + (1 if up else -1)
         return search.values[min(max(place, 0), len(search.values) - 1)]
-    return min(max(value * FACTOR if up else value / FACTOR, search.low), search.high)
+    moved = value * FACTOR if up else value / FACTOR
+    if isinstance(value, int):  # 1 and 2 would be rounded back to themselves
+        moved = max(value + 1, round(moved)) if up else min(value - 1, round(moved))
+    return min(max(moved, search.low), search.high)

@@ -46,6 +46,17 @@ def test_critics_may_be_wider_than_the_actor() -> None:
         AGENTS["sac"].config_class(critic_hidden_sizes="5;4")
 
 
+@pytest.mark.parametrize("name", ["sac", "td3", "tqc"])
+def test_a_single_quantile_is_learned_as_quantiles_are(name: str) -> None:
+    """The loss of a quantile grows with the error (Huber), and not with its square."""
+    losses = []
+    for reward in (100.0, 10000.0):
+        agent, batch = agent_of(name, critic_quantiles=1, dropped_quantiles=0), windows()
+        batch.rewards.fill_(reward)
+        losses.append(float(agent.learn(batch, 0.0).scalars["losses/critic_loss"]))
+    assert losses[1] / losses[0] == pytest.approx(100, rel=0.05)
+
+
 @pytest.mark.parametrize("name", ["sac", "td3"])
 def test_critics_of_simba_have_its_blocks_and_learn(name: str) -> None:
     agent = agent_of(name, network="simba", critic_hidden_sizes="6")

@@ -153,6 +153,8 @@ def test_moments_that_begin_with_almost_no_value_are_those_of_simba() -> None:
     batches = [torch.tensor(batch, dtype=torch.float64) for batch in case["inputs"]["batches"]]
     start = torch.tensor(case["initial_count"], dtype=torch.float64)
     moments = Moments(start, torch.zeros(3, dtype=torch.float64), start * torch.ones(3, dtype=torch.float64))
+    moments = merged(moments, moments_of(batches[0], torch.zeros(len(batches[0]), dtype=torch.bool)))  # of no row
+    torch.testing.assert_close(moments.variance, torch.ones(3, dtype=torch.float64))
     for batch, mean, variance in zip(batches, case["outputs"]["means"], case["outputs"]["variances"], strict=True):
         moments = merged(moments, moments_of(batch, torch.ones(len(batch), dtype=torch.bool)))
         torch.testing.assert_close(moments.mean, torch.tensor(mean, dtype=torch.float64))

@@ -62,7 +62,7 @@ def test_policy_and_bounds_are_those_of_the_golden_vectors(case: dict[str, Any])
 def test_a_batch_without_a_used_step_has_no_loss_and_no_gradient(dtype: torch.dtype) -> None:
     eta, log_probs = torch.ones((), dtype=dtype, requires_grad=True), torch.full((4,), -1.0, dtype=dtype, requires_grad=True)
     step = e_step(torch.full((4,), torch.nan, dtype=dtype), torch.zeros(4, dtype=torch.bool), eta)
-    loss = policy_loss(step, log_probs) + step.log_mean
+    loss = policy_loss(step, log_probs) + temperature_loss(eta, step, 0.0)
     gradients = torch.autograd.grad(loss, [eta, log_probs], allow_unused=True)
     assert loss.item() == 0
     assert all(gradient is None or not gradient.any() for gradient in gradients)
@@ -72,4 +72,17 @@ def test_advantages_of_thousands_do_not_overflow() -> None:
     advantages = torch.tensor([5000.0, 4999.0, -5000.0, 0.0])
     step = e_step(advantages, torch.ones(4, dtype=torch.bool), torch.tensor(0.5))
     torch.testing.assert_close(step.psi, torch.tensor([0.8808, 0.1192, 0.0, 0.0]), rtol=0, atol=1e-4)
-    assert step.log_mean.item() == pytest.approx(10000 + 0.1269 - 0.6931, abs=1e-2)
+    assert temperature_loss(torch.tensor(0.5), step, 0.0).item() == pytest.approx(5000 + 0.5 * (0.1269 - 0.6931), abs=1e-3)
+
+
+@pytest.mark.parametrize(("eta", "spread"), [(0.1, 0.1), (1e-4, 0.0), (1e-8, 0.0)])
+def test_a_large_common_advantage_changes_neither_weights_nor_the_step_of_the_temperature(eta: float, spread: float) -> None:
+    advantages = spread * torch.randn(640, generator=torch.Generator().manual_seed(0))
+    found = []
+    for offset in (0.0, 4096.0):
+        # Differences are as precise in float32 as the offset leaves them, in both.
+        given, temperature = (advantages + 4096.0) - 4096.0 + offset, torch.tensor(eta, requires_grad=True)
+        step = e_step(given, torch.ones(640, dtype=torch.bool), temperature)
+        found.append((step.psi, *torch.autograd.grad(temperature_loss(temperature, step, 0.1), temperature)))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+    assert float(found[1][0].sum()) == pytest.approx(1, abs=1e-5)
