@@ -47,9 +47,9 @@ class PolicyInputs:
         """
         if task is None and not self.reads_task:
             return 0
-        if task not in self._tasks:
-            raise ValueError(f"{name}: wanted {listed(self._tasks) or 'none'}, got {'none' if task is None else task}")
-        return self._tasks.index(task)
+        if task not in self._spec.tasks:
+            raise ValueError(f"{name}: wanted {listed(self._spec.tasks)}, got {'none' if task is None else task}")
+        return self._spec.tasks.index(task)
 
     def empty(self) -> np.ndarray:
         """The stack before an episode's first frame, `[1, S, *frame_shape]`: zeros."""

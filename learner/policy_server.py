@@ -91,6 +91,13 @@ class PolicyHost(Host):
         self._memories[self._unused] = Memory(task, self.inputs.empty())
         return self._unused
 
+    def set_task(self, seat: int, task: int, *, first: bool) -> None:
+        """Let a seat play another environment from its next episode on. first: whether that begins. Raises ProtocolError."""
+        kept = self._memories[seat]
+        if task != kept.task and not first:
+            raise ProtocolError("message", "task: wanted the one of the seat's episode, got another one without first")
+        kept.task = task
+
     def join(self, session: Session, count: int, *, exploit: bool) -> list[int]:
         task = self.task_of(session.name, "name") if self.inputs.reads_task else 0
         if len(self._memories) + count > MOST_SEATS:
@@ -194,8 +201,10 @@ class ActRequests:
             raise ProtocolError("message", f"observations: wanted an array of 1 to {MOST_WAITING}, got {shown(many)}")
         if masks is None:
             masks = [None] * len(many)
-        if not isinstance(masks, list) or len(masks) != len(many) or "seat" in message:
-            raise ProtocolError("message", "masks: wanted one for each observation, and no seat")
+        if "seat" in message:
+            raise ProtocolError("message", "seat: wanted none with observations, which share no memory, got one")
+        if not isinstance(masks, list) or len(masks) != len(many):
+            raise ProtocolError("message", f"masks: wanted one for each of the {len(many)} observations, got {shown(masks)}")
         answers = [self._answer_to(message, each, mask) for each, mask in zip(many, masks, strict=True)]
         found = await asyncio.gather(*answers)
         return {"actions": [action for action, _ in found], "version": found[-1][1]}
@@ -214,27 +223,30 @@ class ActRequests:
         task = message.get("task")
         if task is not None and (not isinstance(task, str) or len(task) > MOST_NAME):
             raise ProtocolError("message", f"task: wanted the id of an environment, got {shown(task)}")
-        seat, is_new = self._seat_of(name, task)
+        first = truth(message, "first", default=False)
+        seat, is_new = self._seat_of(name, task, first=first)
         answered: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
 
         def reply(action: Any, version: int) -> None:
             if not answered.done():
                 answered.set_result((wire_action(action), version))
 
-        host.ask(seat, outcome, first=is_new or truth(message, "first", default=False), reply=reply)
+        host.ask(seat, outcome, first=is_new or first, reply=reply)
         try:
             return await answered
         finally:
             if name is None:
                 host.leave(seat)
 
-    def _seat_of(self, name: str | None, task: str | None) -> tuple[int, bool]:
+    def _seat_of(self, name: str | None, task: str | None, *, first: bool) -> tuple[int, bool]:
         """The seat of a name, or a new one without a name; and whether nothing was kept of it. Raises ProtocolError or Busy.
 
-        task: id of the environment that a new seat plays.
+        task: id of the environment that a new seat plays, or one whose episode is the first of another.
         """
         if name is not None and name in self._names:
             seat, is_new = self._names[name][0], False
+            if task is not None:
+                self._host.set_task(seat, self._host.task_of(task), first=first)
         else:
             seat, is_new = self._host.new_seat(self._host.task_of(task)), True
         if name is None:

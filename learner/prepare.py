@@ -275,7 +275,8 @@ def _check_test(plan: Plan) -> None:
     if config.evaluation.estimate_from != NO_FOLDER:
         check_values(open_estimated(plan), plan.spec)
     if config.evaluation.render:
-        make_single_env(config.env, "rgb_array").close()  # a missing package or mode is one line
+        for task in config.env.tasks:
+            make_single_env(task, "rgb_array").close()  # a missing package or mode is one line
     check_record_to(plan)
 
 

@@ -33,6 +33,8 @@ def gym_line(module: str, name: str) -> str | None:
 
 def unknown_line(module: str, name: str, earlier: Collection[str]) -> str:
     """The line about an id that a module does not register. It names ids that are not among the `earlier` ones."""
+    if not module:
+        return f"env: wanted a registered id, such as {get_close_matches(name, registry, n=1, cutoff=0)[0]}, got {name!r}"
     new = [env_id for env_id in registry if env_id not in earlier]
     near = sorted(get_close_matches(name, new, n=MOST_IDS, cutoff=0))
     known = f"{', '.join(near)}{', ...' * (len(new) > len(near))}" if new else "no id of gymnasium"

@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from wrappers.gymnasium_parts import LAYOUTS, ObservationEntry, array_line, image_line, is_like_an_image, parts_of
+from wrappers.space_json import is_text
 from wrappers.spaces import ACTION_MASK, ActionSpace, Box, Discrete, Leaf, MultiDiscrete, Packing
 from wrappers.spec import AUTO_NAME, CHANNELS_FIRST, CHANNELS_LAST, NO_NAME
 
@@ -96,13 +97,7 @@ def _without(space: spaces.Space[Any], ignored: str) -> spaces.Space[Any]:
 def texts_of(space: spaces.Space[Any]) -> tuple[str, ...]:
     """The entries of a Dict that are texts, such as the mission of a MiniGrid environment; empty for any other space."""
     entries = space.spaces.items() if isinstance(space, spaces.Dict) else ()
-    return tuple(str(key) for key, each in entries if _is_text(each))
-
-
-def _is_text(space: spaces.Space[Any]) -> bool:
-    """Whether a space holds texts. MiniGrid's is a class of its own, so an unknown space is asked for a sample."""
-    known = (spaces.Dict, spaces.Tuple, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
-    return isinstance(space, spaces.Text) or (not isinstance(space, known) and isinstance(space.sample(), str))
+    return tuple(str(key) for key, each in entries if is_text(each))
 
 
 def _find_mask(

@@ -41,9 +41,11 @@ def joined_spec(config: EnvConfig, specs: Sequence[EnvSpec]) -> EnvSpec:
 def joined_description(config: EnvConfig, found: Sequence[EnvDescription]) -> EnvDescription:
     """The facts about all tasks. found: those about each. Names and protocols are those of the first, the family's."""
     first = found[0].evaluation_config
+    phrases = tuple(text for text in found[0].protocol_text if all(text in each.protocol_text for each in found))
     return replace(
         found[0],
         evaluation_config=replace(first, env=config.env, core_inputs=config.core_inputs, task_input=config.task_input),
+        protocol_text=phrases,  # without those of the first that are not true of all, such as its time limit
         game_name=None,
         start_seconds=max(each.start_seconds for each in found),
         reset_seconds=max(each.reset_seconds for each in found),

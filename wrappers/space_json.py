@@ -17,6 +17,8 @@ MOST_NUMBERS = 2**28
 """Numbers of one part of an observation or action; memory for more would be asked for at once."""
 MOST_ENTRIES = 1024
 DEEPEST = 16
+LONGEST_TEXT = 4096
+"""Characters of texts whose space names no limit."""
 
 Plain = Mapping[str, Any]
 
@@ -39,7 +41,15 @@ def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
         return {"type": "dict", "spaces": {str(key): space_to_json(each) for key, each in space.spaces.items()}}
     if isinstance(space, spaces.Tuple):
         return {"type": "tuple", "spaces": [space_to_json(each) for each in space.spaces]}
+    if is_text(space):
+        return {"type": "text", "max_length": LONGEST_TEXT}
     raise ValueError(f"wanted a space of {', '.join(_READERS)}, got {space}")
+
+
+def is_text(space: spaces.Space[Any]) -> bool:
+    """Whether a space holds texts. MiniGrid's is a class of its own, so an unknown space is asked for a sample."""
+    known = (spaces.Dict, spaces.Tuple, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
+    return isinstance(space, spaces.Text) or (not isinstance(space, known) and isinstance(space.sample(), str))
 
 
 def _bound_to_json(bound: np.ndarray) -> Any:

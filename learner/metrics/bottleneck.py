@@ -136,7 +136,7 @@ def _other_programs(evidence: Evidence) -> Bottleneck | None:
     # Other programs take nothing from the run while cores are idle.
     if not evidence.full or others <= CROWDED * evidence.cores:
         return None
-    own = evidence.cores - evidence.idle - others
+    own = max(0.0, evidence.cores - evidence.idle - others)  # they were read at different moments
     line = f"other programs: they use {others:.1f} of {evidence.cores} cores and this run {own:.1f}; no setting changes that"
     return Bottleneck("other programs", line)
 

@@ -135,8 +135,8 @@ def _check_same_distribution(config: Config, checkpoint: Checkpoint, action: Act
 
 
 def _check_same_function(config: Config, checkpoint: Checkpoint) -> None:
-    """Raise ValueError for other settings that change what the weights mean, but not their shapes."""
-    names = ["activation", "conv", "return_distribution", "value_rescaling"]
+    """Raise ValueError for other settings that change what the weights mean, or which ones there are."""
+    names = ["activation", "conv", "return_distribution", "value_rescaling", "intrinsic", "popart", "core_inputs", "task_input"]
     if config.settings.get("return_distribution") in (C51, HL_GAUSS):
         names += ["v_min", "v_max"]
     for name in names:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from learner.runs.directory import RunDirectory
 from learner.settings.check import check_given
 from learner.settings.presets import apply_preset
 from learner.settings.schema import DEFAULTS, Settings, agent_of
 from workers.base import SERVED
+from wrappers.spec import tasks_of
 
 
 class FinishedError(Exception):
@@ -41,9 +43,15 @@ def newest_run(results: Path, wanted: Settings) -> RunDirectory | None:
             continue  # `latest` names a run that has a folder of its own
         run = RunDirectory(config.parent)
         settings = {**DEFAULTS, **run.settings}
-        if all(settings[name] == value for name, value in wanted.items()) and (checkpoints := run.checkpoint_paths()):
+        same = all(_plain(name, settings[name]) == _plain(name, value) for name, value in wanted.items())
+        if same and (checkpoints := run.checkpoint_paths()):
             found.append((checkpoints[-1].stat().st_mtime, str(run.path), run))
     return max(found)[2] if found else None
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A setting's value as it compares: the ids of several environments may have spaces between them."""
+    return tasks_of(value) if name == "env" else value
 
 
 def check_unfinished(run: RunDirectory | None, steps: int, total: int) -> None:

@@ -16,7 +16,7 @@ from agents.networks.actor_critic import PolicyNetwork
 from agents.networks.cores import NO_CORE
 from agents.networks.inputs import input_parts
 from agents.networks.torsos import suitable_network
-from learner.settings.schema import Settings, agent_of, build
+from learner.settings.schema import Settings, agent_of, build, needs_of
 from replay import ReplayConfig
 from replay.settings import ReplaySettings
 from setting import AUTO
@@ -45,6 +45,9 @@ def settle(settings: Settings, given: Settings, saved: Settings, spec: EnvSpec) 
     settings, recording = _settle_recording(settings, spec)
     settings, network = settle_network(settings, spec)
     settings, rewards = _settle_rewards(settings, given, saved)
+    environments = [settings[name] for name in ("worker_count", "envs_per_worker")]
+    if needs_of(settings).on_policy and AUTO not in environments and "batch_size" not in {**saved, **given}:
+        settings = {**settings, "batch_size": AUTO}  # one trajectory of each, and not as many as the agent has by default
     return settings, [*recording, *network, *rewards, *_unused(settings, given, spec)]
 
 

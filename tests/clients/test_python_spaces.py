@@ -11,6 +11,7 @@ from gymnasium import spaces
 from springbok_client.spaces import decoder, describe, encoder, numbers_of
 
 from tests.support import REPOSITORY
+from wrappers.space_json import space_to_json
 
 IMAGE = {"type": "box", "shape": [2, 2], "dtype": "uint8", "low": 0, "high": 255}
 
@@ -36,6 +37,19 @@ IMAGE = {"type": "box", "shape": [2, 2], "dtype": "uint8", "low": 0, "high": 255
 )
 def test_a_space_becomes_plain_data(space: Any, plain: dict[str, Any]) -> None:
     assert describe(space) == plain
+
+
+class Mission(spaces.Space[str]):
+    """Texts in a class of their own, as MiniGrid has them."""
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        return "open the door"
+
+
+def test_texts_of_another_class_are_texts() -> None:
+    mission = {"type": "text", "max_length": 4096}
+    assert describe(spaces.Dict({"mission": Mission()})) == {"type": "dict", "spaces": {"mission": mission}}
+    assert space_to_json(Mission()) == mission
 
 
 def test_a_space_that_the_protocol_lacks_is_refused() -> None:

@@ -145,8 +145,8 @@ def test_what_cannot_be_is_refused_before_the_start(settings: dict[str, Any], sa
         launch.prepare("train", {**SMALL, **settings}, [])
 
 
-def test_an_environment_that_cannot_be_shown_is_refused_before_the_start(tmp_path: Path) -> None:
-    env = f"{HERE}:TestVector-v1"
+@pytest.mark.parametrize("env", [f"{HERE}:TestVector-v1", f"{HERE}:TestCounting-v1,{HERE}:TestVector-v1"])
+def test_an_environment_that_cannot_be_shown_is_refused_before_the_start(env: str, tmp_path: Path) -> None:
     assert run("train", tmp_path, env=env, **SMALL) == 0
     with pytest.raises(ValueError, match="render"):
         launch.prepare("test", {"load": "latest", "results_dir": str(tmp_path), "render": True}, [])

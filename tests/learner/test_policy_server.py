@@ -104,6 +104,9 @@ def test_requests_are_answered_as_test_mode_acts(run_folder: Path) -> None:
         ):
             status, answer = ask(port, body)
             assert (status, answer["error"]["code"]) == (400, code)
+        assert ask(port, {"observation": [0] * 4, "task": "CartPole-v1"})[0] == 200  # its only one
+        status, answer = ask(port, {"observation": [0] * 4, "task": "Catch-v0"})
+        assert (status, answer["error"]["message"]) == (400, "task: wanted CartPole-v1, got Catch-v0")
         status, answer = ask(port, b" " * 300_000)
         assert (status, answer["error"]["code"]) == (413, "size")
         assert ask(port, None, "/spaces")[1]["action"] == {"type": "discrete", "n": 2, "start": 0}
@@ -212,6 +215,20 @@ def test_a_policy_of_several_environments_is_told_which_one_is_played(tmp_path: 
         assert ask(port, {"observation": frame, "task": ["Avoid-v0"]})[0] == 400
         assert ask(port, {"observation": frame, "task": "Avoid-v0"})[0] == 200
         assert ask(port, {"observation": frame, "task": "Avoid-v0", "reward": "much"})[1]["error"]["code"] == "message"
+        # A seat keeps its task until an episode of another one begins.
+        seat: dict[str, Any] = {"observation": frame, "seat": "a"}
+        for more, wanted in (
+            ({"task": "Catch-v0"}, 200),
+            ({}, 200),
+            ({"task": "Catch-v0"}, 200),
+            ({"task": "Avoid-v0"}, 400),
+            ({"task": "Nope"}, 400),
+            ({"task": "Avoid-v0", "first": True}, 200),
+            ({"task": "Catch-v0"}, 400),
+        ):
+            assert ask(port, {**seat, **more})[0] == wanted, more
+        status, answer = ask(port, {"observations": [frame], "task": "Avoid-v0", "seat": "a"})
+        assert (status, answer["error"]["message"].partition(",")[0]) == (400, "seat: wanted none with observations")
         for name, kind in (("test", "error"), ("Catch-v0", "welcome")):
             with connect(f"ws://127.0.0.1:{port}/connect") as client:
                 client.send(json.dumps({"type": "hello", "protocol": 1, "name": name, "spaces": ask(port, None, "/spaces")[1]}))

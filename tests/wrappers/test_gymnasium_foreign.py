@@ -43,6 +43,11 @@ def test_an_unknown_id_is_answered_with_those_that_were_registered(tmp_path: Pat
     for module, known in (("own_registry", "Known-v0"), ("no_registry", "no id of gymnasium")):
         with pytest.raises(ValueError, match=f"{module} registers, got 'Knwon-v0'; .* {known}$"):
             make_spec(EnvConfig(f"{module}:Knwon-v0"))
+    for env in ("own_registry:Known", "own_registry:Known-v1"):
+        with pytest.raises(ValueError, match=f"got '{env}'; its current id is own_registry:Known-v0$"):
+            make_spec(EnvConfig(env))
+    with pytest.raises(ValueError, match="^env: wanted a registered id, such as CartPole-v1, got 'CartPole-v1 '$"):
+        make_spec(EnvConfig("CartPole-v1 "))
 
 
 @pytest.mark.filterwarnings("error")

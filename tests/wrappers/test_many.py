@@ -74,6 +74,11 @@ def test_the_whole_is_described_by_its_parts() -> None:
     described = describe_env(games)
     assert (described.evaluation_config.env, described.evaluation_config.episodic_life) == (games.env, False)
     assert make_spec(games).action == Discrete(18)
+    limits = describe_env(EnvConfig("CartPole-v0,CartPole-v1", frames_stacked=1)).protocol_text
+    assert not any("at most" in phrase for phrase in limits)  # 200 steps, and 500
+    assert any(
+        "at most 500 steps" in phrase for phrase in describe_env(EnvConfig("CartPole-v1", frames_stacked=1)).protocol_text
+    )
     assert env_notes(EnvConfig("Catch-v0", task_input=True), ()) == ["task_input is not used with one environment"]
 
 

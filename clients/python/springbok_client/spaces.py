@@ -11,6 +11,8 @@ import numpy as np
 DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")
 KINDS = ("box", "discrete", "multi_discrete", "multi_binary", "text", "tuple", "dict")
 ACTION_KINDS = KINDS[:4]
+LONGEST_TEXT = 4096
+"""Characters of texts whose space names no limit."""
 
 Plain = Mapping[str, Any]
 Coder = Callable[[Any], Any]
@@ -33,6 +35,8 @@ def describe(space: Any, name: str = "space") -> Plain:
     for kind, described in _GYMNASIUM.items():
         if kind in names:
             return described(space, name)
+    if hasattr(space, "sample") and isinstance(space.sample(), str):  # the texts of MiniGrid have a class of their own
+        return {"type": "text", "max_length": LONGEST_TEXT}
     raise ValueError(f"{name}: wanted a space of {', '.join(_GYMNASIUM)}, got {space!r}")
 
 

@@ -144,6 +144,7 @@ def test_other_programs_are_named_before_anything_else() -> None:
     assert found.name == "other programs"
     assert "1.2 of 2 cores" in found.line
     assert "this run 0.8" in found.line
+    assert "this run 0.0" in bottleneck({**STARVED, "cores/others": 2.04, "cores/idle": 0.0}, cores=2).line
     assert bottleneck({**STARVED, "cores/others": 0.2, "cores/idle": 0.0}, cores=2).name != "other programs"
     assert bottleneck({**STARVED, "cores/others": 3.0, "cores/idle": 2.0}, cores=8).name == "stepping"
 

@@ -183,6 +183,15 @@ def test_another_activation_function_is_refused() -> None:
         check_fit(small_plan(activation="tanh"), fitting(small_config(activation="relu")), load_optimizer=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "now", "saved"), [("popart", True, False), ("intrinsic", "none", "rnd"), ("core_inputs", True, False)]
+)
+def test_modules_that_come_or_go_are_refused_by_the_name_of_their_setting(name: str, now: Any, saved: Any) -> None:
+    raw = {"clip_rewards": False}
+    with pytest.raises(ValueError, match=f"^{name}: wanted {saved} as in the checkpoint, got {now}$"):
+        check_fit(small_plan(**{**raw, name: now}), fitting(small_config(**{**raw, name: saved})), load_optimizer=True)
+
+
 def test_other_strides_are_refused() -> None:
     small = {"network": "conv", "env": "PongNoFrameskip-v4"}
     with pytest.raises(ValueError, match="^conv: wanted 32x8x4,64x4x2,64x3x1 as in the checkpoint, got 32x8x4,64x4x2,64x3x2$"):

@@ -55,6 +55,8 @@ def test_runs_of_other_agents_and_environments_are_left(tmp_path: Path) -> None:
     assert of_a2c is not None
     assert of_a2c.settings["agent"] == "a2c"
     assert "Finished before" in command(tmp_path, environment_max_steps=200, agent="a2c")
+    command(tmp_path, environment_max_steps=200, env="Catch-v0, Avoid-v0")
+    assert "Finished before" in command(tmp_path, environment_max_steps=200, env="Catch-v0,Avoid-v0")
 
 
 def test_the_newest_checkpoint_decides_and_runs_without_one_do_not_count(tmp_path: Path) -> None:

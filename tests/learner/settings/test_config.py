@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from learner import launch
 from learner.evaluation.protocol import PROTOCOLS
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
@@ -322,6 +323,13 @@ def test_the_contract_has_the_environment_s_shapes() -> None:
     contract = make_plan(config_with(unroll_length=9, network="nature", frames_stacked=2, **settings)).contract
     assert (contract.unroll_length, contract.frame) == (9, ((60, 50, 3), "uint8"))
     assert (contract.frames_stacked, contract.acting["behaviour_policy"].shape) == (2, (6,))
+
+
+def test_the_usual_batch_of_an_on_policy_agent_follows_its_environments() -> None:
+    given = {"env": "Catch-v0", "agent": "pqn", "worker_count": 1, "envs_per_worker": 4}
+    assert launch.prepare("train", given, []).plan.config.training.batch_size == 4
+    with pytest.raises(ValueError, match="^batch_size: wanted auto or one trajectory of each environment"):
+        launch.prepare("train", {**given, "batch_size": 32}, [])
 
 
 REPLAYED = '[{"type": "standard", "capacity": 40, "sample_ratio": 1.0}]'
