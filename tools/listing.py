@@ -21,6 +21,8 @@ from wrappers.spec import tasks_of
 WIDTH = 128
 EXAMPLES = 12
 """Most ids that are shown of a family."""
+CUSTOM = "A standard, elite or attentive replay, named by its sample_strategy and insert_strategy."
+"""The replay that has no class of its own, see `replay.parameters`."""
 
 
 def text() -> str:
@@ -33,7 +35,7 @@ def text() -> str:
         "Environments (--env=ID, or ID,ID for one policy that plays several), by family": {
             name: _family(name) for name in ENVIRONMENTS
         },
-        'Replays (--replay_parameters=\'[{"type": "NAME", ...}]\')': {name: first_sentence(REPLAYS[name]) for name in REPLAYS},
+        'Replays (--replay_parameters=\'[{"type": "NAME", ...}]\')': _replays(),
         "Templates (--op_mode=new --app=FOLDER --template=NAME)": describe_templates(),
     }
     return "\n\n".join("\n".join([title, *_lines(entries)]) for title, entries in parts.items())
@@ -55,6 +57,11 @@ def first_sentence(documented: Any) -> str:
 def _agent(agent: type) -> str:
     """The first paragraph of the agent's module: it names the paper."""
     return first_sentence(inspect.getmodule(agent))
+
+
+def _replays() -> dict[str, str]:
+    """Type -> what it is, for every type that `--replay_parameters` takes."""
+    return dict(sorted({"custom": CUSTOM, **{name: first_sentence(kind) for name, kind in REPLAYS.items()}}.items()))
 
 
 def _family(name: str) -> str:

@@ -18,7 +18,7 @@ from agents.user_agent import user_agent
 from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.settings.presets import PRESETS
-from replay import REPLAYS
+from replay.parameters import types
 from tests.serve.playing import free_port
 from tests.support import REPOSITORY, same
 from tools.new import describe_templates, write_app
@@ -146,6 +146,6 @@ def test_everything_that_has_a_name_is_listed(capsys: pytest.CaptureFixture[str]
     assert main.main(["main.py", "--op_mode=list"]) == 0
     printed = capsys.readouterr().out
     listed = [line.split()[0] for line in printed.splitlines() if line.startswith("  ") and line[2] != " "]
-    assert listed == [*sorted(AGENTS), *PRESETS, *ENVIRONMENTS, *REPLAYS, *describe_templates()]
+    assert listed == [*sorted(AGENTS), *PRESETS, *ENVIRONMENTS, *sorted(types()), *describe_templates()]
     assert max(map(len, printed.splitlines())) <= 128
     assert all(len(line.split()) > 3 for line in printed.splitlines() if line.startswith("  ") and line[2] != " ")
