@@ -157,6 +157,8 @@ def test_what_cannot_be_searched_is_one_line(tmp_path: Path, tune: str, line: st
         (["--trials_on=ray", "--worker_kind=ray"], "worker_kind: wanted another kind with --trials_on=ray"),
         (["--trials_on=ray", "--ray_address=127.0.0.1:9"], "ray_address: wanted a Ray cluster that can be used"),
         (["--checkpoint_store=file:///tmp/x"], "checkpoint_store: wanted none with --op_mode=tune"),
+        (["--stop_at_steps=400"], "stop_at_steps: wanted 0 with --op_mode=tune"),
+        (["--stop_at_steps=400", "--method=pbt"], "stop_at_steps: wanted 0 with --op_mode=tune"),
         (["--gamma=2"], "gamma: wanted a discount"),
         (["--method=grid"], "method: wanted tpe"),
     ],

@@ -169,6 +169,9 @@ def _check_given(settings: Settings) -> None:
     if (store := settings.get("checkpoint_store", NO_STORE)) != NO_STORE:
         shared = f"--op_mode={TUNE}, whose runs stay on this machine"
         raise ValueError(f"checkpoint_store: wanted {NO_STORE} with {shared}, got {redacted(store)}")
+    if steps := settings.get("stop_at_steps"):
+        shared = f"--op_mode={TUNE}, whose runs train to their end"
+        raise ValueError(f"stop_at_steps: wanted 0 with {shared}, got {steps}; --environment_max_steps sets their length")
 
 
 def _check_ray(settings: Settings) -> None:
