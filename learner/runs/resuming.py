@@ -36,7 +36,7 @@ class ResumeError(RuntimeError):
 
 
 def continued(checkpoint: Checkpoint, protocol: dict[str, Any]) -> Checkpoint:
-    """The checkpoint as a run with this evaluation protocol continues it: without the returns of another one.
+    """The checkpoint as a run with this evaluation protocol continues it: without the episodes of another one.
 
     The protocol names the environment and its settings, so returns of different protocols are never compared or averaged.
     """
@@ -44,7 +44,7 @@ def continued(checkpoint: Checkpoint, protocol: dict[str, Any]) -> Checkpoint:
         return checkpoint
     if checkpoint.returns:
         log.info("The mean return starts anew (the returns so far are of another environment or protocol)")
-    return replace(checkpoint, protocol=protocol, returns=[])
+    return replace(checkpoint, protocol=protocol, returns=[], infos=[], task_returns=[])
 
 
 def load_saved_replay(

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +59,25 @@ def test_a_learner_that_fails_meanwhile_is_no_fault_of_the_saved_state() -> None
 
 
 def test_returns_of_another_protocol_are_left_out(lines: list[str]) -> None:
-    checkpoint = make_checkpoint()
+    checkpoint = replace(make_checkpoint(), infos=[{"is_success": 1.0}])
     assert resuming.continued(checkpoint, dict(checkpoint.protocol)).returns == checkpoint.returns
     assert lines == []
     other = resuming.continued(checkpoint, {"sticky_actions": 0.5})
-    assert (other.returns, other.protocol) == ([], {"sticky_actions": 0.5})
+    assert (other.returns, other.infos, other.protocol) == ([], [], {"sticky_actions": 0.5})
     assert other.counters == checkpoint.counters
     assert len(lines) == 1
+
+
+def test_the_returns_of_tasks_start_anew_with_those_of_the_run(tmp_path: Path, lines: list[str]) -> None:
+    run = RunDirectory.create(tmp_path, "tasks")
+    settings = {"env": "Catch-v0,Avoid-v0", "calibrate_input": False}
+    play(run, environment_max_steps=320, **settings)
+    first = load_checkpoint(run.checkpoint_paths()[-1])
+    play(run, first, environment_max_steps=640, greedy=True, **settings)
+    assert any(line.startswith("The mean return starts anew") for line in lines)
+    for checkpoint in (first, load_checkpoint(run.checkpoint_paths()[-1])):
+        assert 0 < len(checkpoint.returns) < 50
+        assert sorted(chain(*checkpoint.task_returns)) == sorted(checkpoint.returns)
 
 
 @pytest.mark.parametrize("mixture", [*MIXTURES, "pong"])
