@@ -43,8 +43,8 @@ class Hook:
 
         Args:
             saved: the checkpoint, None if it could not be written.
-            interrupted: whether a signal has ended the training.
-            asked: whether a signal asks to stop now.
+            interrupted: whether the training has ended before its budget was used: by a signal or at `stop_at_steps`.
+            asked: returns whether a signal has asked to stop, during the training or since.
         """
 
     def close(self) -> None:

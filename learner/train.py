@@ -91,14 +91,14 @@ def _train(parts: Parts, hooks: Sequence[Hook], resumed: Checkpoint | None, repl
             _make_updates(parts, hooks, signals)
             parts.feeder.stop()
             saved = _save(parts, hooks)
-            interrupted = learners.stops(signals.asked)
-            interrupted |= parts.counting.counters.steps < parts.plan.config.training.environment_max_steps
+            stopped = learners.stops(signals.asked)  # by a signal, perhaps to another learner
+            interrupted = stopped or parts.counting.counters.steps < parts.plan.config.training.environment_max_steps
             if not interrupted:
                 parts.workers.announce_end()
             parts.workers.stop()
             with signals.silent():  # the run is saved, so the line that promises it would mean nothing
                 for hook in reversed(hooks):
-                    hook.on_end(saved, interrupted=interrupted, asked=signals.asked)
+                    hook.on_end(saved, interrupted=interrupted, asked=lambda: stopped or signals.asked())
             if saved is None:
                 log.error("error: the last checkpoint could not be saved: %s", parts.saver.error)
             return 0 if saved else 1

@@ -2,7 +2,7 @@
 
 Every `eval_period` updates or `eval_seconds` seconds the hook hands the current weights to the evaluation process
 (`evaluator.py`). Each result becomes a line in evaluations.jsonl. The checkpoint with the best mean return is kept as best.pt.
-A run that has used its budget evaluates its final policy too.
+A run that ends without a signal, at the end of its budget or at `stop_at_steps`, evaluates its final policy too.
 """
 
 from __future__ import annotations
@@ -76,8 +76,10 @@ class EvaluationSchedule(Hook):
             self._ask()
 
     def on_end(self, saved: Path | None, *, interrupted: bool, asked: Callable[[], bool]) -> None:
-        """Wait for the evaluation in progress, and evaluate the final policy. A signal ends the wait."""
-        while not interrupted and self._evaluator.alive:
+        """Wait for the evaluation in progress, and evaluate the final policy. A signal before or during the wait ends it."""
+        if asked():
+            return
+        while self._evaluator.alive:
             self._take()
             if self._evaluator.ready:
                 if self._last_update == self._counters.updates:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,10 +79,9 @@ class Schedule(EvaluationSchedule):
         self.updates.updates = update
         self.on_update()
 
-    def finish(self, update: int, **options: bool) -> None:
+    def finish(self, update: int, *, interrupted: bool = False, asked: Callable[[], bool] = lambda: False) -> None:
         self.updates.updates = update
-        ends = {"should_stop": False, "interrupted": False, **options}
-        self.on_end(None, interrupted=ends["interrupted"], asked=lambda: ends["should_stop"])
+        self.on_end(None, interrupted=interrupted, asked=asked)
 
 
 def test_an_evaluation_is_requested_once_per_period(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
@@ -140,22 +140,23 @@ class AnsweringEvaluator(RecordingEvaluator):
 
 
 @pytest.mark.parametrize(
-    ("updates", "found"),
+    ("updates", "found", "interrupted"),
     [
-        (4, [4]),  # a short run
-        (10, [10]),  # its evaluation is in progress
-        (13, [10, 13]),
+        (4, [4], False),  # a short run
+        (10, [10], False),  # its evaluation is in progress
+        (13, [10, 13], False),
+        (13, [10, 13], True),  # a run that ends at --stop_at_steps
     ],
 )
 def test_the_final_policy_is_evaluated(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, updates: int, found: list[int]
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, updates: int, found: list[int], interrupted: bool
 ) -> None:
     monkeypatch.setattr(module, "Evaluator", AnsweringEvaluator)
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
     schedule = Schedule(run, eval_period=10)
     if updates >= 10:
         schedule.step(10)
-    schedule.finish(updates)
+    schedule.finish(updates, interrupted=interrupted)
     assert [evaluation.update for evaluation in schedule.added] == found
     assert best(run) == updates
     assert len(run.evaluations.read_text().splitlines()) == len(found)
@@ -164,12 +165,13 @@ def test_the_final_policy_is_evaluated(
 def test_the_wait_for_the_final_evaluation_can_be_ended(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
     schedule = Schedule(run, eval_period=10)
     evaluator.ready = False
-    schedule.finish(13, should_stop=True)
+    answers = iter([False, True])
+    schedule.finish(13, asked=lambda: next(answers))
     assert (schedule.added, evaluator.asked) == ([], [])
 
 
-def test_an_interrupted_run_waits_for_no_evaluation(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
-    Schedule(run, eval_period=10).finish(13, interrupted=True)
+def test_a_run_that_a_signal_has_ended_waits_for_no_evaluation(run: RunDirectory, evaluator: RecordingEvaluator) -> None:
+    Schedule(run, eval_period=10).finish(13, interrupted=True, asked=lambda: True)
     assert evaluator.asked == []
 
 

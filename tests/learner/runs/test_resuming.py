@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from learner.feeding.feeder import BatchFeeder
+from learner.metrics.summary import evaluation_lines
 from learner.ranks.base import RankError
 from learner.runs import resuming
 from learner.runs.checkpoint import load_checkpoint, load_replay
@@ -78,6 +79,19 @@ def test_the_returns_of_tasks_start_anew_with_those_of_the_run(tmp_path: Path, l
     for checkpoint in (first, load_checkpoint(run.checkpoint_paths()[-1])):
         assert 0 < len(checkpoint.returns) < 50
         assert sorted(chain(*checkpoint.task_returns)) == sorted(checkpoint.returns)
+
+
+def test_a_run_that_stops_at_a_step_is_evaluated_there_and_resumes_with_the_same_bits(tmp_path: Path) -> None:
+    settings = settings_of("queue")
+    straight, broken = (RunDirectory.create(tmp_path, name) for name in ("straight", "broken"))
+    play(straight, **settings)
+    play(broken, stop_at_steps=300, eval_period=1000, eval_episodes=2, **settings)
+    checkpoint = load_checkpoint(broken.checkpoint_paths()[-1])
+    assert 300 <= checkpoint.counters.steps < 400
+    assert [line["update"] for line in evaluation_lines(broken.evaluations)] == [checkpoint.counters.updates]
+    replay = load_replay(broken.replay_path(checkpoint.counters.updates), checkpoint)
+    play(broken, checkpoint, replay, eval_period=1000, eval_episodes=2, **settings)
+    assert_same_end(straight, broken, interrupted=True)
 
 
 @pytest.mark.parametrize("mixture", [*MIXTURES, "pong"])
