@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from learner.runs.checkpoint import load_checkpoint
+from learner.metrics.summary import evaluation_lines
+from learner.runs.checkpoint import Checkpoint, load_checkpoint
 from learner.settings.tuning import TUNING, TuningConfig
 from setting import Linear, Log, OneOf
 from tests.support import CATCH, run_main, same
 from tools.plan import PlannedRun
 from tools.tuning.population import TunedPopulation, changed, choose_sources, drawn
-from tools.tuning.study import COMPLETE, PAGE, StudyPlan, best_of, make_study
+from tools.tuning.run import conclude
+from tools.tuning.study import COMPLETE, FAILED, PAGE, StudyPlan, best_of, make_study
 
 
-def study_in(folder: Path, **tuning: Any) -> StudyPlan:
-    settings = {**CATCH, "agent": "ppo", "results_dir": str(folder), "environment_max_steps": 800, "log_period": 0.01}
+def study_in(folder: Path, changed: Mapping[str, Any] | None = None, **tuning: Any) -> StudyPlan:
+    own = {"agent": "ppo", "results_dir": str(folder), "environment_max_steps": 800, "log_period": 0.01}
+    settings = {**CATCH, **own, **(changed or {})}
     known = {name: field.default for name, field in TUNING.items()}
     given = {"tune": "lr=1e-5..1e-1,epochs=1:2:4", "method": "pbt", "members": 3, "member_steps": 400}
     study = make_study(settings, TuningConfig(**{**known, **given, **tuning}))
@@ -52,10 +55,21 @@ def population(study: StudyPlan, starts: Callable[..., Any] = start) -> TunedPop
     return TunedPopulation(study, starts, [[]])
 
 
-def agent_of(plan: PlannedRun) -> dict[str, Any]:
+def newest_of(plan: PlannedRun) -> Checkpoint:
     run = plan.run()
     assert run is not None
-    return load_checkpoint(run.checkpoint_paths()[-1]).agent
+    return load_checkpoint(run.checkpoint_paths()[-1])
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> TunedPopulation:
+    """Two members after two rounds of 16 steps, in which no episode ends. The second one copies the first if it may."""
+    settings = {"unroll_length": 4, "environment_max_steps": 32}
+    members = population(study_in(tmp_path_factory.mktemp("short"), settings, members=2, member_steps=16))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tools.tuning.population.choose_sources", lambda *arguments: [None, 0])
+        members.make(lambda: False, 0.0)
+    return members
 
 
 def test_a_member_is_copied_if_its_score_is_five_per_cent_better() -> None:
@@ -89,23 +103,24 @@ def test_values_stay_in_their_ranges_and_change_by_a_factor() -> None:
 
 
 def test_a_copy_takes_the_weights_and_keeps_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = study_in(tmp_path)
+    study = study_in(tmp_path, {"env": "Catch-v0,Avoid-v0"})
     members = population(study)
     first = [members.values(member) for member in range(3)]
     monkeypatch.setattr("tools.tuning.population.choose_sources", lambda *arguments: [None, 0, 1])
     members.make(lambda: len(members.rounds) == 1, 0.0)
     plans = [members.plan(member) for member in range(3)]
-    before = [agent_of(plan) for plan in plans]
+    before = [newest_of(plan) for plan in plans]
     assert [plan.seed for plan in plans] == [1, 2, 3]
-    assert len({str(weights["modules"]) for weights in before}) == 3
+    assert len({str(checkpoint.agent["modules"]) for checkpoint in before}) == 3
+    assert len({str(checkpoint.task_returns) for checkpoint in before}) == 3
     again = population(study)  # a command that is repeated: what the first one had decided holds
     assert again.rounds == members.rounds
     again._copy(again.rounds[-1])
     again._copy(again.rounds[-1])  # once more, after a kill in between
-    after = [agent_of(plan) for plan in plans]
-    assert same(after[0], before[0])
-    assert same(after[1], before[0])
-    assert same(after[2], before[1])
+    after = [newest_of(plan) for plan in plans]
+    for member, source in ((0, 0), (1, 0), (2, 1)):
+        for name in ("agent", "returns", "task_returns"):
+            assert same(getattr(after[member], name), getattr(before[source], name)), name
     assert again.values(0) == first[0]
     for member, source in ((1, 0), (2, 1)):
         ratio = again.values(member)["lr"] / first[source]["lr"]
@@ -119,14 +134,41 @@ def test_a_copy_takes_the_weights_and_keeps_the_steps(tmp_path: Path, monkeypatc
     assert best.score == max(trial.score or -9 for trial in trials)
 
 
+def test_nothing_is_copied_after_the_last_round(short: TunedPopulation) -> None:
+    """The values of each trial are those with which it reached its score."""
+    first, last = short.rounds
+    assert (first.sources, last.sources) == ([None, 0], [None, None])
+    assert last.values == first.values == [trial.settings for trial in short.trials()]
+
+
+def test_members_without_an_episode_have_failed(short: TunedPopulation, capsys: pytest.CaptureFixture[str]) -> None:
+    trials = short.trials()
+    assert [(trial.state, trial.reason) for trial in trials] == [(FAILED, "no episode has ended in its run")] * 2
+    assert conclude(short.study, trials, ["main.py"], {}) == 1
+    assert "Continue" not in capsys.readouterr().out
+
+
+def test_the_score_of_a_round_is_an_evaluation_at_its_end(tmp_path: Path) -> None:
+    study = study_in(tmp_path, {"eval_period": 1000, "eval_episodes": 2}, members=2, member_steps=160)
+    members = population(study)
+    plans = [members.plan(member) for member in range(2)]
+    members.make(lambda: len(members.rounds) == 1, 0.0)
+    runs = [plan.run() for plan in plans]
+    evaluations = [evaluation_lines(run.evaluations) for run in runs if run is not None]
+    assert [[line["steps"] for line in lines] for lines in evaluations] == [[160], [160]]
+    assert members.rounds[0].scores == [lines[-1]["mean_return"] for lines in evaluations]
+
+
 def test_a_member_that_fails_at_once_is_left_out(tmp_path: Path) -> None:
     def fails(plan: PlannedRun, cores: Sequence[int]) -> DoneProgram:
         return start(plan, cores) if plan.seed != 2 else DoneProgram(1)
 
-    members = population(study_in(tmp_path), fails)
+    study = study_in(tmp_path)
+    members = population(study, fails)
     members.make(lambda: False, 0.0)
-    assert [trial.state for trial in members.trials()] == ["complete", "failed", "complete"]
     assert members.trials()[1].reason == "it ended with exit code 1"
+    for trials in (members.trials(), population(study).trials()):  # the latter: a command that is repeated
+        assert [trial.state for trial in trials] == [COMPLETE, FAILED, COMPLETE]
 
 
 def test_a_run_that_stops_early_keeps_its_schedule_and_is_not_finished(tmp_path: Path) -> None:

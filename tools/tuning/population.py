@@ -43,8 +43,8 @@ class Round:
 
     Args:
         scores: of each member; None if it failed or had no episode.
-        sources: the member that each one copies, None for none.
-        values: the searched settings of each member in the next round.
+        sources: the member that each one copies, None for none. Nothing is copied after the last round.
+        values: the searched settings of each member in the next round; after the last round those that it had in it.
         steps: of each member's checkpoint at the end of the round.
     """
 
@@ -141,7 +141,8 @@ class TunedPopulation:
             None if member in self.failed or not newest[member] else score_of(plan, self.study.score)
             for member, plan in enumerate(plans)
         ]
-        sources = choose_sources(scores, self.study.tuning.exploit, generator)
+        is_last = self.period * number >= self.budget  # a copy would never train, and its score would belong to other values
+        sources = [None] * self.count if is_last else choose_sources(scores, self.study.tuning.exploit, generator)
         sources = [source if newest[member] else None for member, source in enumerate(sources)]
         values = [
             self.values(member) if source is None else self._explored(self.values(source), generator)
@@ -177,8 +178,8 @@ class TunedPopulation:
             own = load_checkpoint(newest)
             if own.counters.steps == ended.steps[member]:
                 other = load_checkpoint(self._kept(len(self.rounds), source))
-                taken = replace(own, agent=other.agent, learning_rate=other.learning_rate)
-                save_checkpoint(newest, replace(taken, returns=other.returns, infos=other.infos))
+                taken = replace(own, agent=other.agent, learning_rate=other.learning_rate, returns=other.returns)
+                save_checkpoint(newest, replace(taken, infos=other.infos, task_returns=other.task_returns))
 
     def _explored(self, values: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
         ranges = self.study.ranges
@@ -208,9 +209,12 @@ class TunedPopulation:
             share = MARKS / max(1, -(-self.budget // self.period))
             curve = {math.ceil(share * number): score for number, score in enumerate(scores, 1) if score is not None}
             score = scores[-1] if scores else None
-            state = FAILED if member in self.failed else COMPLETE if done and score is not None else RUNNING
-            values = self.values(member)
-            found.append(Trial(member + 1, values, state, score, self.failed.get(member, ""), curve))
+            reason = self.failed.get(member, "")
+            if done and score is None and not reason:
+                has_ended = self.rounds[-1].steps[member] >= self.budget  # an earlier command knew why it did not
+                reason = "no episode has ended in its run" if has_ended else "its run has not reached its end"
+            state = FAILED if reason else COMPLETE if done else RUNNING
+            found.append(Trial(member + 1, self.values(member), state, score, reason, curve))
         return found
 
     def kill(self) -> None:
