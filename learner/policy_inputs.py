@@ -18,8 +18,8 @@ from wrappers.spec import EnvConfig, EnvSpec
 
 
 def one_environment(config: EnvConfig) -> EnvConfig:
-    """The configuration of the environment, or of the first of several, without the leaves that the program adds."""
-    return replace(config.tasks[0], core_inputs=False)
+    """The configuration of the environment, or of the first of several, without what the program adds to it."""
+    return replace(config.tasks[0], core_inputs=False, episodic_count=0.0)
 
 
 class PolicyInputs:

@@ -130,6 +130,21 @@ def test_sampling_differs_from_the_best_action_and_bad_observations_are_refused(
         policy.act(np.zeros(4))
 
 
+def test_a_policy_trained_with_counts_takes_raw_observations(tmp_path: Path) -> None:
+    """The entries of this Dict are joined to one vector, whose names no caller knows."""
+    run = trained(tmp_path, env="tests.goal_env:TestGoals-v0", agent="ppo", episodic_count=0.5, environment_max_steps=80)
+    raw, policy = gymnasium.make("TestGoals-v0"), load_policy(str(run.path))
+    observation, _ = raw.reset(seed=1)
+    env, evaluated = within(run)
+    observations = env.reset(1)
+    action, state = policy.act(observation)
+    assert raw.action_space.contains(action)
+    assert_same_frames(env, state.frames, observations)
+    np.testing.assert_allclose(action, evaluated.choose(observations, np.ones(1, bool)).actions[0].numpy(), rtol=1e-6)
+    with pytest.raises(ValueError, match="desired_goal: wanted"):
+        policy.act({**observation, "desired_goal": np.zeros(3)})
+
+
 def test_a_policy_that_reads_its_task_wants_one_of_its_own(tmp_path: Path) -> None:
     policy = load_policy(str(trained(tmp_path, env="Catch-v0,Avoid-v0", task_input=True).path))
     for task in ({}, {"task": "Pong"}):
