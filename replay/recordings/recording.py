@@ -118,7 +118,14 @@ def _check_fields(recording: Recording, contract: TrajectoryContract) -> None:
 
 
 def _check_same(wanted: Mapping[str, Any], got: Mapping[str, Any], where: str) -> None:
-    """Raise ValueError if observations or actions of two environments differ."""
+    """Raise ValueError if observations or actions differ, or the environments do, where either side has several.
+
+    One environment may stand for another with equal spaces. A frame of several holds an index into their list.
+    """
+    tasks, others = (tuple(name.strip() for name in spec["env"].split(",")) for spec in (wanted, got))
+    if tasks != others and len(tasks) + len(others) > 2:
+        why = "a recording of several environments is for the same ones in their order"
+        raise ValueError(f"recording: wanted one of {wanted['env']}, got one of {got['env']} in {where}; {why}")
     for name in ("frame_shape", "frame_dtype", "action", "leaves"):
         if wanted[name] != got[name]:
             raise ValueError(f"recording: wanted one of {wanted['env']} with {name} {wanted[name]}, got {got[name]} in {where}")

@@ -17,6 +17,7 @@ from replay.recordings.recording import INDEX, open_recording, read_index
 from tests.recordings import Player, catching, half_catching, playing_at_random, record
 from tests.support import CATCH, run_main
 from tests.test_matrix import SMALL, assert_resumes_to_the_bit, directory, newest, run, settings_of
+from tests.test_refusals import assert_refused
 from wrappers import make_spec
 from wrappers.legal import random_actions
 from wrappers.spec import EnvConfig
@@ -233,6 +234,13 @@ def test_what_cannot_be_learned_from_is_refused_in_one_line(name: str, tmp_path:
     with pytest.raises(ValueError, match=message) as refused:
         run("train", tmp_path / "results", **CATCH_RUN, **given)
     assert len(str(refused.value).splitlines()) == 1
+
+
+def test_an_agent_does_not_learn_from_environments_in_another_order(tmp_path: Path) -> None:
+    recording = make_recording(tmp_path / "recording", "Catch-v0,Avoid-v0")
+    arguments = ["--agent=marwil", "--env=Avoid-v0,Catch-v0", "--popart", "--learner_threads=1", f"--recording={recording}"]
+    said = "recording: wanted one of Avoid-v0,Catch-v0, got one of Catch-v0,Avoid-v0"
+    assert_refused(run_main, tmp_path / "results", arguments, said)
 
 
 def test_a_test_does_not_record_where_another_process_does(played: Path, tmp_path: Path) -> None:

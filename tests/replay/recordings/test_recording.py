@@ -142,6 +142,25 @@ def test_a_recording_that_does_not_fit_is_refused(tmp_path: Path, other: dict[st
     assert len(str(refused.value).splitlines()) == 1
 
 
+def test_a_recording_of_several_environments_is_for_these_in_their_order(tmp_path: Path) -> None:
+    """Its frames hold an index into their list. One environment may stand for another."""
+    config = EnvConfig(env="Catch-v0,Avoid-v0", frames_stacked=1)
+    record(tmp_path / "both", config, playing_at_random, steps=STEPS)
+    recording, spec, contract = open_recording(tmp_path / "both"), make_spec(config).to_json(), contract_of(config, 20)
+    check_recording(recording, contract, {**spec, "env": "Catch-v0, Avoid-v0"})
+    for env in ("Avoid-v0,Catch-v0", "Catch-v0,Other-v0", "Catch-v0,Avoid-v0,Other-v0", "Catch-v0"):
+        with pytest.raises(ValueError, match=f"^recording: wanted one of {env}, got one of Catch-v0,Avoid-v0 in "):
+            check_recording(recording, contract, {**spec, "env": env})
+    record(tmp_path / "mixed" / "one", config, playing_at_random, steps=STEPS)
+    record(tmp_path / "mixed" / "two", replace(config, env="Avoid-v0,Catch-v0"), playing_at_random, steps=STEPS)
+    with pytest.raises(ValueError, match="^recording: wanted one of Catch-v0,Avoid-v0, got one of Avoid-v0,Catch-v0 in .*two"):
+        open_recording(tmp_path / "mixed")
+    alone = replace(config, env="Catch-v0")
+    record(tmp_path / "alone", alone, playing_at_random, steps=STEPS)
+    other = make_spec(replace(config, env="Avoid-v0")).to_json()
+    check_recording(open_recording(tmp_path / "alone"), contract_of(alone, 20), other)
+
+
 def test_another_distribution_of_the_actions_is_refused(tmp_path: Path) -> None:
     """Its parameters would be read as those of another one."""
     config = EnvConfig(env="Catch-v0", frames_stacked=1)
