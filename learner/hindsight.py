@@ -36,9 +36,13 @@ def check_hindsight(plan: Plan) -> None:
         raise ValueError(f"n_step: wanted 1 with hindsight, which changes the goal of single steps, got {window}")
     if config.workers.recording != NO_RECORDING or config.needs.recorded:
         raise ValueError(f"recording: wanted {NO_RECORDING} with hindsight, got {config.workers.recording}")
-    for name, value in (("core_inputs", config.env.core_inputs), ("compress_replay", config.replay_settings.compress_replay)):
+    for name, wanted, value in (
+        ("core_inputs", "false", config.env.core_inputs),
+        ("episodic_count", "0", config.env.episodic_count),
+        ("compress_replay", "false", config.replay_settings.compress_replay),
+    ):
         if value:
-            raise ValueError(f"{name}: wanted false with hindsight, got true")
+            raise ValueError(f"{name}: wanted {wanted} with hindsight, got {str(value).lower()}")
     _check_goals(plan, sorted({each.reward_function for each in replays}))
 
 

@@ -122,6 +122,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "several steps": ([DQN, FLIP, "--n_step=3", f"--replay_parameters={replays()}"], "n_step: wanted 1"),
     "recordings": (["--agent=bcq", FLIP, f"--replay_parameters={replays()}"], "recording"),
     "previous rewards": ([DQN, FLIP, "--core_inputs", f"--replay_parameters={replays()}"], "core_inputs: wanted false"),
+    "counts": (
+        [SAC, f"--env={GOALS}", "--episodic_count=0.5", f"--replay_parameters={replays()}"],
+        "episodic_count: wanted 0 with hindsight, got 0.5",
+    ),
     "no goals": ([DQN, "--env=Catch-v0", f"--replay_parameters={replays()}"], "achieved_goal"),
     "goals left out": (
         [SAC, f"--env={GOALS}", "--ignored_observations=achieved_goal", f"--replay_parameters={replays()}"],
