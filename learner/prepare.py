@@ -57,7 +57,7 @@ from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_a
 from learner.stores.store import redacted
 from serve.run import check_address
 from setting import TRAINING_MODES
-from workers.base import NO_RECORDING, RECORDED
+from workers.base import NO_RECORDING, RECORDED, SERVED
 from workers.minari_import import PREFIX
 from workers.recorded import fitting_recording
 from workers.recorded_values import check_values
@@ -300,6 +300,7 @@ def _check_training(job: Job) -> None:
         only = f"{config.env.env}, which only clients play (those with --exploit show the best actions)"
         raise ValueError(f"eval_period: wanted no evaluations for {only}, got some")
     _check_recording(plan)
+    _check_episodic_count(config)
     if not job.dataset:
         check_recorded(plan)
     check_hindsight(plan)
@@ -327,6 +328,25 @@ def _check_recording(plan: Plan) -> None:
         raise ValueError(
             f"replay_parameters: wanted no replay that compares policies with {agent}, which does not know the policy that "
             f"acted, got {compared[0]}"
+        )
+
+
+def _check_episodic_count(config: Config) -> None:
+    """Raise ValueError if no bonus would reach the agent, or clipping would make it as large as a reward."""
+    weight, kind = config.env.episodic_count, config.workers.worker_kind
+    if not weight:
+        return
+    for holds, reason in (
+        (config.needs.episodes, f"agent {config.agent}, which learns from returns, and these have no bonus"),
+        (kind == SERVED, f"worker_kind {SERVED}, whose rewards are those of clients"),
+        (kind == RECORDED, "a recording, whose rewards have no bonus"),
+    ):
+        if holds:
+            raise ValueError(f"episodic_count: wanted 0 with {reason}, got {weight:g}")
+    if getattr(config.agent_settings, "reward_clipping", None) == "abs_one_sign":
+        raise ValueError(
+            "episodic_count: wanted 0 with clip_rewards by abs_one_sign, after which a bonus counts as much as a reward, got "
+            f"{weight:g}; use --noclip_rewards or --reward_clipping_method=abs_one_clamp"
         )
 
 

@@ -11,6 +11,8 @@ import torch
 
 from tests.support import run_main, run_program
 
+COUNTED = ["--env=CartPole-v1", "--episodic_count=0.5"]
+
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
@@ -64,6 +66,12 @@ from tests.support import run_main, run_program
         ),
         (["--intrinsic=icm", "--worker_kind=recorded", "--recording=some"], "intrinsic: wanted none with a recording"),
         (["--env=CartPole-v1", "--core_inputs", "--episodic_count=0.1"], "episodic_count: wanted 0 with core_inputs"),
+        ([*COUNTED, "--agent=es"], "episodic_count: wanted 0 with agent es, which learns from returns, "),
+        ([*COUNTED, "--agent=cem"], "episodic_count: wanted 0 with agent cem, which learns from returns, "),
+        ([*COUNTED, "--worker_kind=served"], "episodic_count: wanted 0 with worker_kind served, "),
+        ([*COUNTED, "--agent=bcq", "--recording=some"], "episodic_count: wanted 0 with a recording, "),
+        ([*COUNTED, "--agent=sac", "--recording=some"], "episodic_count: wanted 0 with a recording, "),
+        ([*COUNTED, "--agent=dqn", "--clip_rewards"], "episodic_count: wanted 0 with clip_rewards by abs_one_sign, "),
         (["--agent=dqn", "--compile"], "compile: wanted false with agent dqn"),
         (["--agent=trpo", "--precision=bfloat16"], "precision: wanted float32 with agent trpo"),
         (["--agent=trpo", "--noseparate_value"], "separate_value: wanted true with agent trpo"),
