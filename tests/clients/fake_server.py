@@ -51,6 +51,7 @@ class FakeServer:
         drop_after: messages after which a connection is broken off, once for each entry.
         error_at: message -> the code of the error that answers it.
         token: that clients must send.
+        close_timeout: seconds for which a client that hears of the end may reply.
         act: action space -> action.
     """
 
@@ -60,6 +61,7 @@ class FakeServer:
         self.drop_after: list[int] = []
         self.error_at: dict[int, str] = {}
         self.token = ""
+        self.close_timeout = 10.0
         self.act: Callable[[dict[str, Any]], Any] = random_action
         self.frames = 0
         self.hellos: list[dict[str, Any]] = []
@@ -83,6 +85,7 @@ class FakeServer:
 
     async def serve_client(self, socket: ServerConnection) -> None:
         self.open += 1
+        socket.close_timeout = self.close_timeout
         client = Client(self, socket)
         try:
             async for frame in socket:
@@ -95,6 +98,7 @@ class FakeServer:
                 if answers:
                     await socket.send(client.pack(answers))
                 if client.is_closed:
+                    await socket.close()
                     return
         except ConnectionClosed:
             pass

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from springbok_client import RemoteAgent, ServerError, reset_message, step_message
+from springbok_client import Finished, RemoteAgent, ServerError, reset_message, step_message
 
 from tests.clients.fake_server import FakeServer, running
 
@@ -173,6 +174,21 @@ def test_a_refusal_is_one_exception_and_the_client_may_go_on(server: FakeServer,
             agent.step(OBSERVATION, 1.0)
         assert error.value.code == code
         assert play(agent, 1) == 1
+
+
+def test_a_slow_environment_learns_that_the_run_is_over(server: FakeServer) -> None:
+    server.error_at, server.close_timeout = {2: "finished"}, 0.01
+    with make(server, patience=0) as agent:
+        agent.reset(OBSERVATION)
+        agent.metric("level", 3)
+        wait_for_the_end(server)
+        with pytest.raises(Finished):
+            agent.step(OBSERVATION, 1.0)
+
+
+def wait_for_the_end(server: FakeServer) -> None:
+    while not server.messages or server.open:
+        time.sleep(0.01)
 
 
 def test_a_wrong_token_is_a_refusal(server: FakeServer) -> None:

@@ -166,7 +166,8 @@ class Connection:
             self._parse(data)
         else:
             self._protocol.receive_eof()
-        self._flush()
+        with contextlib.suppress(ConnectionLost):  # a reply that fails must not hide what came; the next read fails as well
+            self._flush()
 
     def _parse(self, data: bytes) -> None:
         """Take bytes that came. Raises ConnectionLost if Ctrl-C ended the parser, a generator, in an earlier call."""
