@@ -186,6 +186,15 @@ def test_a_slow_environment_learns_that_the_run_is_over(server: FakeServer) -> N
             agent.step(OBSERVATION, 1.0)
 
 
+def test_an_end_that_comes_with_an_action_gives_up_the_episode(server: FakeServer) -> None:
+    with make(server) as agent:
+        agent.reset(OBSERVATION)
+        assert agent._connection is not None
+        agent._connection._parse(bytes([0x88, 2, 3, 233]))  # a frame that ends the connection with code 1001
+        assert agent.step(OBSERVATION, 1.0) is None
+        assert play(agent, 2) == 2
+
+
 def wait_for_the_end(server: FakeServer) -> None:
     while not server.messages or server.open:
         time.sleep(0.01)

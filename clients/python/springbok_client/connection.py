@@ -93,6 +93,8 @@ class Connection:
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send messages in one frame. Raises ValueError for numbers that JSON does not have."""
+        if self._protocol.state is not State.OPEN:
+            raise ConnectionLost("the server ended the connection")
         content = messages[0] if len(messages) == 1 else messages
         if self._binary:
             self._protocol.send_binary(msgpack.packb(content))
