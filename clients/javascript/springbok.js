@@ -84,6 +84,7 @@ export class RemoteAgent {
     this._check(seat);
     if (this._waiting.has(seat)) throw new Error(`seat ${seat}: wanted the action before reset, got none`);
     for (;;) {
+      this._checkRefusal(seat);
       await this.connect();
       this._lost.delete(seat);
       this._playing.delete(seat); // until its first action: a reset without an answer is sent again
@@ -98,6 +99,7 @@ export class RemoteAgent {
    */
   async step(observation, reward, { terminated = false, truncated = false, seat = 0, mask, info } = {}) {
     this._check(seat);
+    this._checkRefusal(seat);
     if (this._lost.delete(seat)) return null;
     if (!this._playing.has(seat) || this._waiting.has(seat)) throw new Error(`seat ${seat}: wanted reset before step, got none`);
     const message = { type: "step", seat, observation, reward, terminated, truncated, mask, info };
@@ -127,10 +129,20 @@ export class RemoteAgent {
     if (!(seat >= 0 && seat < this.hello.seats)) throw new Error(`seat: wanted 0 to ${this.hello.seats - 1}, got ${seat}`);
   }
 
+  /** Throw a refusal that came while no call waited for an action. */
+  _checkRefusal(seat) {
+    const error = this._refusal;
+    this._refusal = null;
+    if (!error) return;
+    this._lost.delete(seat);
+    throw error;
+  }
+
   _forget() {
     this._playing = new Set(); // seats whose episodes run
     this._waiting = new Map(); // seat -> the promise of its action
     this._lost = new Set(); // seats whose episodes are given up, which the caller does not know yet
+    this._refusal = null; // a ServerError that the caller does not know yet
   }
 
   _ask(seat, message) {
@@ -222,7 +234,7 @@ export class RemoteAgent {
     }
   }
 
-  /** Drop the connection. A refusal rejects the calls that wait; otherwise they learn that it broke. */
+  /** Drop the connection. A refusal rejects the calls that wait, or the next one; otherwise they learn that it broke. */
   _break(socket, error) {
     if (this._socket !== socket) return;
     this._socket = null;
@@ -235,7 +247,9 @@ export class RemoteAgent {
     this._playing = new Set();
     this.givenUp += playing.size;
     for (const seat of playing) if (!waiting.has(seat)) this._lost.add(seat);
-    for (const { resolve, reject } of waiting.values()) error instanceof ServerError ? reject(error) : resolve(LOST);
+    const refused = error instanceof ServerError ? error : null;
+    if (!waiting.size) this._refusal = refused;
+    for (const { resolve, reject } of waiting.values()) refused ? reject(refused) : resolve(LOST);
   }
 
   _lengthenPause() {

@@ -17,6 +17,16 @@ async function play(agent, length, seat = 0) {
   return actions;
 }
 
+async function failureOf(call) {
+  try {
+    await call();
+  } catch (error) {
+    return { name: error.name, code: error.code, message: error.message };
+  }
+}
+
+const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+
 const scenarios = {
   async episodes(agent) {
     const played = [];
@@ -36,11 +46,20 @@ const scenarios = {
     return { action: action.length };
   },
   async failure(agent) {
-    try {
-      await play(agent, 5);
-    } catch (error) {
-      return { name: error.name, code: error.code, message: error.message };
-    }
+    return await failureOf(() => play(agent, 5));
+  },
+  async slow(agent) {
+    await agent.reset([0, 0]);
+    agent.metric("level", 1); // the server answers that the run is over
+    while (!agent.givenUp) await sleep(0.01);
+    return await failureOf(() => agent.step([0, 0], 1));
+  },
+  async last(agent) {
+    await agent.reset([0, 0]);
+    await agent.step([0, 0], 1, { terminated: true }); // the server refuses this observation
+    while (agent._socket) await sleep(0.01);
+    const failure = await failureOf(() => agent.reset([0, 0]));
+    return { failure, played: await play(agent, 2) };
   },
   async unreachable() {
     const agent = make({ patience: 0.1 });

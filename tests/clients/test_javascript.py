@@ -66,6 +66,17 @@ def test_a_refusal_is_one_error(server: FakeServer) -> None:
     assert run("failure", server.url) == {"name": "ServerError", "code": "value", "message": message}
 
 
+def test_a_slow_environment_learns_that_the_run_is_over(server: FakeServer) -> None:
+    server.error_at = {2: "finished"}
+    assert run("slow", server.url)["code"] == "finished"
+
+
+def test_a_refused_last_observation_is_an_error_of_the_next_call(server: FakeServer) -> None:
+    server.error_at = {2: "value"}
+    message = "value: a test asked for this"
+    assert run("last", server.url) == {"failure": {"name": "ServerError", "code": "value", "message": message}, "played": 2}
+
+
 def test_a_wrong_token_is_a_refusal(server: FakeServer) -> None:
     server.token = "secret"
     assert run("failure", server.url, "other")["code"] == "token"
