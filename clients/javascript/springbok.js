@@ -12,6 +12,7 @@ const PROTOCOL = 1;
 const FIRST_PAUSE = 0.25; // seconds between two tries to connect; each pause is twice the one before
 const LONGEST_PAUSE = 30;
 const CLOSE_SECONDS = 1; // for the server to end the connection
+const TOO_LARGE = 1009; // the code with which a WebSocket ends after a frame over the limit
 const PASSING = new Set(["closing", "timeout"]); // codes of errors after which another connection is worth a try
 const LOST = Symbol("lost"); // the answer to a message whose connection broke
 
@@ -202,14 +203,14 @@ export class RemoteAgent {
       };
       socket.onopen = () => socket.send(frameOf([this.hello]));
       socket.onerror = () => {}; // the event close follows
-      socket.onclose = () => fail(new Unreachable("wanted a server of clients, got no connection"));
+      socket.onclose = ({ code }) => fail(refusalOf(code) ?? new Unreachable("wanted a server of clients, got no connection"));
       socket.onmessage = (event) => {
         const [first, ...further] = messagesOf(event.data);
         if (first.type !== "welcome") return fail(refusal(first));
         this.agent = first.agent;
         this._socket = socket;
         this._rotates = false;
-        socket.onclose = () => this._break(socket);
+        socket.onclose = ({ code }) => this._break(socket, refusalOf(code));
         socket.onmessage = (next) => this._take(socket, messagesOf(next.data));
         this._take(socket, further);
         resolve();
@@ -295,6 +296,12 @@ function refusal(message) {
   return PASSING.has(message.code) ? new Unreachable(error.message) : error;
 }
 
+/** The refusal that the code of a closed WebSocket stands for, null if it is none. */
+function refusalOf(code) {
+  if (code !== TOO_LARGE) return null;
+  return new ServerError("size", "wanted a frame within the server's --client_megabytes, got a larger one");
+}
+
 function frameOf(messages) {
   const plain = (_, value) => (ArrayBuffer.isView(value) ? Array.from(value) : value);
   return JSON.stringify(messages.length === 1 ? messages[0] : messages, plain);
@@ -319,6 +326,7 @@ async function nodeSocket() {
       this._bytes = Buffer.alloc(0);
       this._parts = [];
       this._isClosed = false;
+      this._code = 1006; // no frame said why the connection ended
       const key = crypto.randomBytes(16).toString("base64");
       const headers = { Connection: "Upgrade", Upgrade: "websocket", "Sec-WebSocket-Version": 13, "Sec-WebSocket-Key": key };
       const secure = url.startsWith("wss:");
@@ -355,7 +363,7 @@ async function nodeSocket() {
       this._isClosed = true;
       const ended = this.onclose;
       this.onclose = null;
-      ended?.();
+      ended?.({ code: this._code });
     }
 
     _write(opcode, data) {
@@ -388,8 +396,10 @@ async function nodeSocket() {
     }
 
     _frame(opcode, isLast, data) {
-      if (opcode === 8) this.close();
-      else if (opcode === 9) this._write(10, data);
+      if (opcode === 8) {
+        if (data.length > 1) this._code = data.readUInt16BE(0);
+        this.close();
+      } else if (opcode === 9) this._write(10, data);
       else if (opcode < 3) {
         this._parts.push(data);
         if (!isLast) return;

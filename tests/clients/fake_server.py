@@ -51,6 +51,7 @@ class FakeServer:
         drop_after: messages after which a connection is broken off, once for each entry.
         error_at: message -> the code of the error that answers it.
         token: that clients must send.
+        most_bytes: of a frame of a client.
         close_timeout: seconds for which a client that hears of the end may reply.
         act: action space -> action.
     """
@@ -61,6 +62,7 @@ class FakeServer:
         self.drop_after: list[int] = []
         self.error_at: dict[int, str] = {}
         self.token = ""
+        self.most_bytes = 1 << 20
         self.close_timeout = 10.0
         self.act: Callable[[dict[str, Any]], Any] = random_action
         self.frames = 0
@@ -206,8 +208,8 @@ def running(server: FakeServer, port: int = 0) -> Iterator[FakeServer]:
     ready, ended = threading.Event(), asyncio.Event()
 
     async def serving() -> None:
-        handler = serve(server.serve_client, "127.0.0.1", port, process_request=server.answer_http, compression=None)
-        async with handler as listening:
+        options = {"process_request": server.answer_http, "compression": None, "max_size": server.most_bytes}
+        async with serve(server.serve_client, "127.0.0.1", port, **options) as listening:
             server.url = f"ws://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
             ready.set()
             await ended.wait()

@@ -61,6 +61,10 @@ const scenarios = {
     const failure = await failureOf(() => agent.reset([0, 0]));
     return { failure, played: await play(agent, 2) };
   },
+  async oversize() {
+    const agent = make({ patience: 0.1 });
+    return await failureOf(() => agent.reset(new Float32Array(1000)));
+  },
   async unreachable() {
     const agent = make({ patience: 0.1 });
     return await scenarios.failure(agent);

@@ -82,6 +82,13 @@ def test_a_wrong_token_is_a_refusal(server: FakeServer) -> None:
     assert run("failure", server.url, "other")["code"] == "token"
 
 
+def test_a_frame_over_the_servers_limit_is_a_refusal() -> None:
+    server = FakeServer()
+    server.most_bytes = 1000
+    with running(server):
+        assert run("oversize", server.url)["code"] == "size"
+
+
 def test_a_missing_server_is_an_error_once_the_patience_ends() -> None:
     message = "ws://127.0.0.1:1/connect: wanted a server of clients, got no connection"
     assert run("unreachable", "ws://127.0.0.1:1") == {"name": "Error", "message": message}

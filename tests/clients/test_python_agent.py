@@ -195,6 +195,16 @@ def test_an_end_that_comes_with_an_action_gives_up_the_episode(server: FakeServe
         assert play(agent, 2) == 2
 
 
+def test_a_frame_over_the_servers_limit_is_a_refusal() -> None:
+    server = FakeServer()
+    server.most_bytes = 1000
+    space = BOX | {"shape": [1000]}
+    with running(server), RemoteAgent(server.url, space, CHOICE, name="Toy-v0", patience=0) as agent:
+        with pytest.raises(ServerError, match="size: wanted a frame within .*, got a larger one") as error:
+            agent.reset(np.zeros(1000))
+        assert error.value.code == "size"
+
+
 def wait_for_the_end(server: FakeServer) -> None:
     while not server.messages or server.open:
         time.sleep(0.01)

@@ -17,7 +17,7 @@ from typing import Any
 import msgpack
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
-from websockets.frames import Frame, Opcode
+from websockets.frames import Close, CloseCode, Frame, Opcode
 from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.uri import WebSocketURI, parse_uri
@@ -25,6 +25,8 @@ from websockets.uri import WebSocketURI, parse_uri
 READ_BYTES = 1 << 18
 CLOSE_SECONDS = 1.0
 """For the server to answer that the connection ends."""
+
+TOO_LARGE = "wanted a frame within the server's --client_megabytes, got a larger one"
 
 Message = Mapping[str, Any]
 
@@ -138,9 +140,12 @@ class Connection:
         self._socket.close()
 
     def _messages(self) -> list[dict[str, Any]]:
+        """Messages of the frames that came. The end after a frame over the server's limit counts as an error."""
         messages: list[dict[str, Any]] = []
         for frame in self._protocol.events_received():
-            if isinstance(frame, Frame) and frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+            if not isinstance(frame, Frame):
+                continue
+            if frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
                 if frame.opcode is not Opcode.CONT:
                     self._opcode = frame.opcode
                 self._fragments.append(bytes(frame.data))
@@ -149,6 +154,8 @@ class Connection:
                     self._fragments = []
                     content = json.loads(data) if self._opcode is Opcode.TEXT else msgpack.unpackb(data)
                     messages += content if isinstance(content, list) else [content]
+            elif frame.opcode is Opcode.CLOSE and Close.parse(frame.data).code == CloseCode.MESSAGE_TOO_BIG:
+                messages.append({"type": "error", "code": "size", "message": TOO_LARGE})
         return messages
 
     def _read(self) -> None:
