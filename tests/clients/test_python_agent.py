@@ -256,6 +256,30 @@ def test_a_server_of_something_else_is_an_error_at_once(server: FakeServer) -> N
         agent.reset(OBSERVATION)
 
 
+def test_values_that_are_refused_leave_all_seats_as_they_were(server: FakeServer) -> None:
+    with make(server, seats=2, patience=0) as agent:
+        with pytest.raises(ValueError, match="observation: wanted shape"):
+            agent.send([reset_message(0, OBSERVATION), reset_message(1, np.zeros(3))])
+        assert agent.receive() == []  # no seat waits for an action
+        agent.send([reset_message(seat, OBSERVATION) for seat in range(2)])
+        assert len(agent.receive()) == 2
+        with pytest.raises(ValueError, match="observation: wanted shape"):
+            agent.send([step_message(0, OBSERVATION, 1.0, terminated=True), step_message(1, np.zeros(3), 1.0)])
+        assert agent.step(OBSERVATION, 1.0, seat=0) is not None
+    assert [message["type"] for message in server.messages] == ["reset", "reset", "step", "close"]
+
+
+def test_numbers_that_json_lacks_leave_a_seat_as_it_was(server: FakeServer) -> None:
+    with make(server, binary=False, patience=0) as agent:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="JSON"):
+                agent.reset(np.full(2, np.nan))
+        assert agent.reset(OBSERVATION) is not None
+        with pytest.raises(ValueError, match="JSON"):
+            agent.step(OBSERVATION, float("nan"))
+        assert agent.step(OBSERVATION, 1.0) is not None
+
+
 def test_wrong_input_is_a_value_error(server: FakeServer) -> None:
     with pytest.raises(ValueError, match="url: wanted ws://HOST:PORT or wss://HOST:PORT, got '127.0.0.1:7001'"):
         RemoteAgent("127.0.0.1:7001", BOX, CHOICE, name="Toy-v0")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from springbok_client.connection import Connection, ConnectionLost, parse_url
+from springbok_client.connection import Connection, ConnectionLost, pack, parse_url
 from springbok_client.spaces import decoder, describe, describe_action, encoder, numbers_of
 
 PROTOCOL = 1
@@ -164,15 +164,23 @@ class RemoteAgent:
         """Send messages of several seats in one frame: those of `reset_message` and `step_message`, or of the protocol's page.
 
         Messages of an episode that is given up are dropped. A `reset` waits for the next `receive` without a connection, or
-        if the server asked for a new one while other episodes run. Raises ValueError for values that a space does not have.
+        if the server asked for a new one while other episodes run. Raises ValueError for values that a space does not have;
+        then none is sent, and all seats stay as they were.
         """
-        wire = [ready for message in messages if (ready := self._prepared(message))]
+        before = self._states.copy(), self._resets.copy(), self._ready.copy()
+        try:
+            wire = [ready for message in messages if (ready := self._prepared(message))]
+            frame = self._pack(wire)  # also resets that are held: packing them later cannot fail
+        except BaseException:
+            self._states, self._resets, self._ready = before
+            raise
         if self._connection is None or self._rotates:
             held = [each for each in wire if each["type"] == "reset"]
             self._set(State.HELD, held)
             wire = [each for each in wire if each["type"] != "reset"] if self._connection else []
+            frame = self._pack(wire)
         if wire:
-            self._transmit(wire)
+            self._transmit(frame)
 
     def receive(self) -> list[Action]:
         """Wait for actions. Returns those that are there; none if no seat waits for one."""
@@ -230,10 +238,13 @@ class RemoteAgent:
         for message in messages:
             self._states[message["seat"]] = state
 
-    def _transmit(self, wire: Sequence[Mapping[str, Any]]) -> None:
+    def _pack(self, wire: Sequence[Mapping[str, Any]]) -> bytes:
+        return pack(wire, binary=self._binary)
+
+    def _transmit(self, frame: bytes) -> None:
         assert self._connection
         try:
-            self._connection.send(wire)
+            self._connection.send(frame)
         except ConnectionLost as lost:
             words = self._connection.last_words()
             self._break(lost)
@@ -252,7 +263,7 @@ class RemoteAgent:
             if self._connection is None or State.ACTING not in self._states:
                 self._connect()
             self._set(State.THINKING, held)
-            self._transmit(held)
+            self._transmit(self._pack(held))
         if self._connection:
             try:
                 self._take(self._connection.receive())
@@ -334,7 +345,7 @@ class RemoteAgent:
     def _open(self) -> None:
         connection = Connection(self._url, binary=self._binary, timeout=self._timeout, tls=self._tls)
         try:
-            connection.send([self._hello])
+            connection.send(self._pack([self._hello]))
             first, *further = connection.receive()
             if first["type"] != "welcome":
                 raise refusal(first)
@@ -347,7 +358,7 @@ class RemoteAgent:
     def _leave(self) -> None:
         connection, self._connection = self._connection, None
         if connection:
-            connection.close([{"type": "close"}])
+            connection.close(self._pack([{"type": "close"}]))
 
 
 def refusal(message: Mapping[str, Any]) -> Exception:

@@ -48,6 +48,15 @@ def parse_url(url: str) -> WebSocketURI:
         raise ValueError(f"url: wanted ws://HOST:PORT or wss://HOST:PORT, got {url!r}") from None
 
 
+def pack(messages: Sequence[Message], *, binary: bool) -> bytes:
+    """Messages as one frame, in MessagePack or in JSON. Raises ValueError for numbers that JSON does not have."""
+    content = messages[0] if len(messages) == 1 else messages
+    if binary:
+        packed: bytes = msgpack.packb(content)
+        return packed
+    return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
+
+
 class Connection:
     """An open WebSocket. Raises ConnectionLost.
 
@@ -93,15 +102,14 @@ class Connection:
             is_final = isinstance(error, InvalidHandshake)
             raise ConnectionLost(f"wanted a server of clients, got none ({error})", is_final=is_final)
 
-    def send(self, messages: Sequence[Message]) -> None:
-        """Send messages in one frame. Raises ValueError for numbers that JSON does not have."""
+    def send(self, frame: bytes) -> None:
+        """Send a frame of `pack`."""
         if self._protocol.state is not State.OPEN:
             raise ConnectionLost("the server ended the connection")
-        content = messages[0] if len(messages) == 1 else messages
         if self._binary:
-            self._protocol.send_binary(msgpack.packb(content))
+            self._protocol.send_binary(frame)
         else:
-            self._protocol.send_text(json.dumps(content, separators=(",", ":"), allow_nan=False).encode())
+            self._protocol.send_text(frame)
         self._flush()
 
     def receive(self) -> list[dict[str, Any]]:
@@ -123,8 +131,8 @@ class Connection:
                 messages += self._messages()
         return messages
 
-    def close(self, last: Sequence[Message]) -> None:
-        """Send the last messages, after which the server ends the connection. A server that is silent is not waited for."""
+    def close(self, last: bytes) -> None:
+        """Send the last frame, after which the server ends the connection. A server that is silent is not waited for."""
         until = time.monotonic() + CLOSE_SECONDS
         self._socket.settimeout(CLOSE_SECONDS)
         with contextlib.suppress(OSError):
