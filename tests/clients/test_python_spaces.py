@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from springbok_client.spaces import decoder, describe, encoder, numbers_of
+from springbok_client.spaces import SpaceError, decoder, describe, encoder, numbers_of
 
 from tests.support import REPOSITORY
 from wrappers.space_json import space_to_json
@@ -92,6 +92,56 @@ def test_bytes_are_little_endian_with_the_last_dimension_innermost() -> None:
 def test_values_that_the_space_lacks_are_refused(value: Any, binary: bool) -> None:
     with pytest.raises(ValueError, match="^observation: wanted .*, got "):
         encoder(IMAGE, binary=binary)(value)
+
+
+NUMBER = {"type": "discrete", "n": 3}
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "line"),
+    [
+        (NUMBER, 1.9, "observation: wanted a whole number, got '1.9'"),
+        (NUMBER, np.inf, "observation: wanted a whole number, got 'inf'"),
+        (NUMBER, "1", "observation: wanted a whole number, got '1'"),
+        (NUMBER, np.zeros((2, 2)), r"observation: wanted a whole number, got '[[0. 0.]\n [0. 0.]]'"),
+        ({"type": "dict", "spaces": {"a": NUMBER, "b": NUMBER}}, {"a": 1}, "observation: wanted the entry 'b', got 'a'"),
+        ({"type": "dict", "spaces": {"a": NUMBER}}, {}, "observation: wanted the entry 'a', got none"),
+        ({"type": "dict", "spaces": {"a": NUMBER}}, [1], "observation: wanted a dict, got list"),
+        ({"type": "dict", "spaces": {"a": NUMBER}}, {"a": None}, "observation/a: wanted a whole number, got 'None'"),
+        ({"type": "tuple", "spaces": [NUMBER]}, (1, 2), "observation: wanted a tuple of 1 values, got 2 values"),
+        ({"type": "tuple", "spaces": [NUMBER] * 2}, [1], "observation: wanted a tuple of 2 values, got 1 values"),
+        ({"type": "tuple", "spaces": [NUMBER]}, 1, "observation: wanted a tuple of 1 values, got int"),
+        (
+            {"type": "box", "shape": [2], "dtype": "float32"},
+            [1e39, 0],
+            "observation: wanted numbers of float32, got float64 with",
+        ),
+        (
+            {"type": "box", "shape": [2], "dtype": "float16"},
+            [70000, 0],
+            "observation: wanted numbers of float16, got int64 with",
+        ),
+        (
+            {"type": "box", "shape": [2], "dtype": "uint8"},
+            [np.nan, 0],
+            "observation: wanted numbers of uint8, got float64 with",
+        ),
+        ({"type": "box", "shape": [2], "dtype": "float32"}, [[1, 2], [3]], "observation: wanted an array of float32, got none"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+@pytest.mark.filterwarnings("error")
+def test_a_value_that_cannot_be_written_whole_is_refused(space: dict[str, Any], value: Any, line: str) -> None:
+    with pytest.raises(SpaceError) as error:
+        encoder(space, binary=True)(value)
+    assert str(error.value).startswith(line)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_are_rounded_or_endless_before_are_written() -> None:
+    written = encoder({"type": "box", "shape": [3], "dtype": "float32"}, binary=False)([0.1, -np.inf, 2**24 + 1])
+    assert written == [np.float32(0.1), -np.inf, 2**24]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -104,7 +104,7 @@ def encoder(space: Plain, *, binary: bool, name: str = "observation") -> Coder:
     if kind == "box":
         return array_encoder(tuple(space["shape"]), space["dtype"], binary=binary, name=name)
     if kind == "discrete":
-        return int
+        return discrete_encoder(name)
     if kind == "multi_discrete":
         return array_encoder(np.shape(space["nvec"]), "int64", binary=binary, name=name)
     if kind == "multi_binary":
@@ -114,9 +114,48 @@ def encoder(space: Plain, *, binary: bool, name: str = "observation") -> Coder:
     parts = space["spaces"]
     if kind == "dict":
         coders = {key: encoder(each, binary=binary, name=f"{name}/{key}") for key, each in parts.items()}
-        return lambda value: {key: coder(value[key]) for key, coder in coders.items()}
-    each_coder = [encoder(each, binary=binary, name=f"{name}/{index}") for index, each in enumerate(parts)]
-    return lambda value: [coder(each) for coder, each in zip(each_coder, value)]
+        return dict_encoder(coders, name)
+    return tuple_encoder([encoder(each, binary=binary, name=f"{name}/{index}") for index, each in enumerate(parts)], name)
+
+
+def discrete_encoder(name: str) -> Coder:
+    """As `encoder`, for whole numbers."""
+
+    def encode(value: Any) -> int:
+        try:
+            number = int(value)
+            if number == value:
+                return number
+        except (TypeError, ValueError, OverflowError):
+            pass
+        raise SpaceError(f"{name}: wanted a whole number, got {str(value)!r:.80}")
+
+    return encode
+
+
+def dict_encoder(coders: Mapping[str, Coder], name: str) -> Coder:
+    """As `encoder`, for dicts with these entries; further entries are left out."""
+
+    def encode(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise SpaceError(f"{name}: wanted a dict, got {type(value).__name__}")
+        if missing := coders.keys() - value.keys():
+            raise SpaceError(f"{name}: wanted the entry {min(missing)!r}, got {', '.join(map(repr, value)) or 'none'}")
+        return {key: coder(value[key]) for key, coder in coders.items()}
+
+    return encode
+
+
+def tuple_encoder(coders: Sequence[Coder], name: str) -> Coder:
+    """As `encoder`, for tuples and lists of as many values."""
+
+    def encode(value: Any) -> list[Any]:
+        if not isinstance(value, (tuple, list, np.ndarray)) or len(value) != len(coders):
+            got = f"{len(value)} values" if hasattr(value, "__len__") else type(value).__name__
+            raise SpaceError(f"{name}: wanted a tuple of {len(coders)} values, got {got}")
+        return [coder(each) for coder, each in zip(coders, value)]
+
+    return encode
 
 
 def array_encoder(shape: tuple[int, ...], dtype: str, *, binary: bool, name: str) -> Coder:
@@ -125,7 +164,10 @@ def array_encoder(shape: tuple[int, ...], dtype: str, *, binary: bool, name: str
     wire, shape_list = wanted.newbyteorder("<"), list(shape)
 
     def encode(value: Any) -> Any:
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError) as error:  # such as rows of several lengths
+            raise SpaceError(f"{name}: wanted an array of {dtype}, got none ({' '.join(str(error).split())})") from None
         if array.dtype is not wanted:
             array = _cast(array, wanted, name)
         if array.shape != shape:
@@ -140,8 +182,13 @@ def array_encoder(shape: tuple[int, ...], dtype: str, *, binary: bool, name: str
 def _cast(array: Any, dtype: np.dtype[Any], name: str) -> Any:
     if array.dtype.kind not in "biuf":
         raise SpaceError(f"{name}: wanted numbers of {dtype}, got {array.dtype}")
-    cast = array.astype(dtype)
-    if dtype.kind != "f" and not np.array_equal(cast, array):
+    with np.errstate(over="ignore", invalid="ignore"):  # the comparison below finds such numbers
+        cast = array.astype(dtype)
+    if dtype.kind == "f":  # which may round, but not make a number infinite
+        is_same = np.count_nonzero(np.isinf(cast)) == np.count_nonzero(np.isinf(array))
+    else:
+        is_same = np.array_equal(cast, array)
+    if not is_same:
         raise SpaceError(f"{name}: wanted numbers of {dtype}, got {array.dtype} with other ones")
     return cast
 
