@@ -105,8 +105,8 @@ export class RemoteAgent {
     if (!this._playing.has(seat) || this._waiting.has(seat)) throw new Error(`seat ${seat}: wanted reset before step, got none`);
     const message = { type: "step", seat, observation, reward, terminated, truncated, mask, info };
     if (terminated || truncated) {
-      this._playing.delete(seat);
       this._post(message);
+      this._playing.delete(seat);
       return null;
     }
     const action = await this._ask(seat, message);
@@ -148,26 +148,27 @@ export class RemoteAgent {
 
   _ask(seat, message) {
     return new Promise((resolve, reject) => {
-      this._waiting.set(seat, { resolve, reject });
-      this._post(message);
+      if (this._post(message)) this._waiting.set(seat, { resolve, reject });
+      else resolve(LOST);
     });
   }
 
-  /** Send a message. Those of one turn of the event loop go in one frame. */
+  /**
+   * Send a message. Those of one turn of the event loop go in one frame. Returns false if there is no connection. Throws
+   * TypeError for a value that JSON lacks; then nothing of the message is sent.
+   */
   _post(message) {
-    if (!this._socket) {
-      const waiting = this._waiting.get(message.seat);
-      if (message.type !== "metric" && this._waiting.delete(message.seat)) waiting.resolve(LOST);
-      return;
-    }
+    const text = textOf(message);
+    if (!this._socket) return false;
     if (!this._outbox.length) queueMicrotask(() => this._flush());
-    this._outbox.push(message);
+    this._outbox.push(text);
+    return true;
   }
 
   _flush() {
-    const messages = this._outbox;
+    const texts = this._outbox;
     this._outbox = [];
-    if (this._socket && messages.length) this._socket.send(frameOf(messages));
+    if (this._socket && texts.length) this._socket.send(texts.length === 1 ? texts[0] : `[${texts.join(",")}]`);
   }
 
   async _connect() {
@@ -194,6 +195,7 @@ export class RemoteAgent {
 
   async _open() {
     const Socket = this._class ?? globalThis.WebSocket ?? (await nodeSocket());
+    const hello = textOf(this.hello);
     const socket = new Socket(this.url);
     await new Promise((resolve, reject) => {
       const fail = (error) => {
@@ -201,7 +203,7 @@ export class RemoteAgent {
         socket.close();
         reject(error);
       };
-      socket.onopen = () => socket.send(frameOf([this.hello]));
+      socket.onopen = () => socket.send(hello);
       socket.onerror = () => {}; // the event close follows
       socket.onclose = ({ code }) => fail(refusalOf(code) ?? new Unreachable("wanted a server of clients, got no connection"));
       socket.onmessage = (event) => {
@@ -261,7 +263,7 @@ export class RemoteAgent {
   async _leave() {
     const socket = this._socket;
     if (!socket) return;
-    this._outbox.push({ type: "close" });
+    this._outbox.push(textOf({ type: "close" }));
     this._flush();
     this._socket = null;
     await new Promise((resolve) => {
@@ -302,9 +304,8 @@ function refusalOf(code) {
   return new ServerError("size", "wanted a frame within the server's --client_megabytes, got a larger one");
 }
 
-function frameOf(messages) {
-  const plain = (_, value) => (ArrayBuffer.isView(value) ? Array.from(value) : value);
-  return JSON.stringify(messages.length === 1 ? messages[0] : messages, plain);
+function textOf(message) {
+  return JSON.stringify(message, (_, value) => (ArrayBuffer.isView(value) ? Array.from(value) : value));
 }
 
 function messagesOf(frame) {

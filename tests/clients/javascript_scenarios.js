@@ -65,6 +65,17 @@ const scenarios = {
     const agent = make({ patience: 0.1 });
     return await failureOf(() => agent.reset(new Float32Array(1000)));
   },
+  async unwritable() { // one seat's value cannot be written, and the other seat plays on
+    const agent = make({ seats: 2 });
+    await Promise.all([0, 1].map((seat) => agent.reset([0, 0], { seat })));
+    const failing = failureOf(() => agent.step([0n, 0], 1));
+    const action = await agent.step([0, 0], 1, { seat: 1 });
+    const failures = [(await failing).name, (await failureOf(() => agent.step([0n, 0], 1, { terminated: true }))).name];
+    const next = await agent.step([0, 0], 1);
+    await agent.close();
+    const other = make({ observation: 0n });
+    return { failures, actions: [typeof action, typeof next], hello: (await failureOf(() => other.reset([0, 0]))).name };
+  },
   async unreachable() {
     const agent = make({ patience: 0.1 });
     return await scenarios.failure(agent);

@@ -89,6 +89,12 @@ def test_a_frame_over_the_servers_limit_is_a_refusal() -> None:
         assert run("oversize", server.url)["code"] == "size"
 
 
+def test_a_value_that_json_lacks_rejects_its_own_call(server: FakeServer) -> None:
+    expected = {"failures": ["TypeError", "TypeError"], "actions": ["number", "number"], "hello": "TypeError"}
+    assert run("unwritable", server.url) == expected
+    assert [message["type"] for message in server.messages] == ["reset", "reset", "step", "step", "close"]
+
+
 def test_a_missing_server_is_an_error_once_the_patience_ends() -> None:
     message = "ws://127.0.0.1:1/connect: wanted a server of clients, got no connection"
     assert run("unreachable", "ws://127.0.0.1:1") == {"name": "Error", "message": message}
