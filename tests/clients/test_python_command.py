@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 from springbok_client.__main__ import main
 
@@ -122,6 +123,27 @@ def test_wrong_flags_are_one_line(flags: list[str], line: str, capsys: pytest.Ca
     printed = capsys.readouterr()
     assert (printed.out, len(printed.err.splitlines())) == ("", 1)
     assert printed.err.startswith(f"springbok_client: {line}")
+
+
+class Sequences(gymnasium.Env[Any, Any]):
+    """An environment whose observations the protocol lacks."""
+
+    observation_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return (), {}
+
+
+def test_a_space_that_the_protocol_lacks_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    gymnasium.register("Sequences-v0", Sequences, disable_env_checker=True)
+    try:
+        assert main(["Sequences-v0", "--url=ws://127.0.0.1:1", "--patience=0"]) == 2
+    finally:
+        del gymnasium.registry["Sequences-v0"]
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("springbok_client: observation_space: wanted a space of Box, ")
+    assert "got Sequence(Discrete(2)" in line
 
 
 def code_of(flags: list[str]) -> Any:

@@ -19,17 +19,17 @@ Coder = Callable[[Any], Any]
 
 
 class SpaceError(ValueError):
-    """A value is not one of its space."""
+    """A space is not one of the protocol, or a value is not one of its space."""
 
 
 def describe(space: Any, name: str = "space") -> Plain:
     """A space of Gymnasium as plain data in the form of the protocol; plain data stays as it is.
 
-    name: what the space is called in an error. Raises ValueError for a space that the protocol does not have.
+    name: what the space is called in an error. Raises SpaceError for a space that the protocol does not have.
     """
     if isinstance(space, Mapping) and "type" in space:
         if space["type"] not in KINDS:
-            raise ValueError(f"{name}: wanted the type {', '.join(KINDS)}, got {space['type']!r}")
+            raise SpaceError(f"{name}: wanted the type {', '.join(KINDS)}, got {space['type']!r}")
         return space
     names = {kind.__name__ for kind in type(space).__mro__}
     for kind, described in _GYMNASIUM.items():
@@ -37,21 +37,21 @@ def describe(space: Any, name: str = "space") -> Plain:
             return described(space, name)
     if hasattr(space, "sample") and isinstance(space.sample(), str):  # the texts of MiniGrid have a class of their own
         return {"type": "text", "max_length": LONGEST_TEXT}
-    raise ValueError(f"{name}: wanted a space of {', '.join(_GYMNASIUM)}, got {space!r}")
+    raise SpaceError(f"{name}: wanted a space of {', '.join(_GYMNASIUM)}, got {' '.join(repr(space).split())}")
 
 
 def describe_action(space: Any) -> Plain:
-    """As `describe`, for actions. Raises ValueError."""
+    """As `describe`, for actions. Raises SpaceError."""
     plain = describe(space, "action_space")
     if plain["type"] not in ACTION_KINDS:
-        raise ValueError(f"action_space: wanted the type {', '.join(ACTION_KINDS)}, got {plain['type']}")
+        raise SpaceError(f"action_space: wanted the type {', '.join(ACTION_KINDS)}, got {plain['type']}")
     return plain
 
 
 def _box(space: Any, name: str) -> Plain:
     dtype = np.dtype(space.dtype).name
     if dtype not in DTYPES:
-        raise ValueError(f"{name}: wanted a dtype of {', '.join(DTYPES)}, got {dtype}")
+        raise SpaceError(f"{name}: wanted a dtype of {', '.join(DTYPES)}, got {dtype}")
     return {
         "type": "box",
         "shape": [int(size) for size in space.shape],
