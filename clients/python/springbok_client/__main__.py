@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--steps", type=positive, metavar="N", help="end after N steps of all seats together")
     made.add_argument("--episodes", type=positive, metavar="N", help="end after N episodes of all seats together")
     made.add_argument("--seed", type=int, help="of the first environment; the others count on from it")
-    made.add_argument("--patience", type=float, default=60.0, metavar="SECONDS", help="to try a missing server (%(default)s)")
+    made.add_argument("--patience", type=seconds, default=60.0, metavar="SECONDS", help="to try a missing server (%(default)s)")
     made.add_argument("--json", action="store_true", help="print JSON, an object a line")
     return made
 
@@ -49,6 +50,17 @@ def positive(text: str) -> int:
     if text.isascii() and text.isdigit() and int(text) >= 1:
         return int(text)
     raise argparse.ArgumentTypeError(f"wanted a whole number >= 1, got {text!r}")
+
+
+def seconds(text: str) -> float:
+    """A finite number of seconds, >= 0. Raises argparse.ArgumentTypeError."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if 0 <= number < math.inf:
+        return number
+    raise argparse.ArgumentTypeError(f"wanted a finite number >= 0, got {text!r}")
 
 
 def arguments(text: str) -> dict[str, Any]:
@@ -101,8 +113,10 @@ def make_agent(flags: argparse.Namespace, player: Player, action_space: Any) -> 
             patience=flags.patience,
             ca_file=flags.ca_file,
         )
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         raise BadInput(str(error)) from None
+    except OSError as error:
+        raise BadInput(f"ca_file: wanted a file of certificates (PEM), got {flags.ca_file} ({error})") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
