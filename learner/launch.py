@@ -38,6 +38,7 @@ from learner.settings.config import make_config
 from learner.skipping import SkippingError
 from learner.stores.mirror import mirror_new_files, mirror_training
 from learner.waiting import announced
+from replay.exchange import ExchangeError, check_room
 from workers import WorkerError
 from workers.base import NO_RECORDING
 from workers.minari_import import import_dataset
@@ -155,6 +156,8 @@ def _export(plan: Plan, checkpoint: Checkpoint, path: Path, run: RunDirectory | 
 def _train(job: Job) -> int:
     """Start the run's processes, measure the machine, and train. Returns the exit code."""
     try:
+        if (folder := job.config.replay_settings.share_experience) != NO_FOLDER:
+            check_room(Path(folder), job.plan.contract)
         if job.dataset:
             _import_dataset(job)
     except ValueError as error:
@@ -224,6 +227,9 @@ def _train_here(job: Job, directory: RunDirectory, early_processes: EarlyProcess
         newest = directory.checkpoint_paths()[-1:]
         log.info("Stopped. %s", f"The newest checkpoint is {newest[0]}." if newest else "No checkpoint was saved.")
         return STOPPED
+    except ExchangeError as error:  # there was room when `_train` looked
+        log.error("error: %s", error)
+        return 2
     except ReplayStopped:
         log.info("Stopped while the environments were being restored. The run can be resumed from %s", job.checkpoint_path)
         return STOPPED

@@ -14,6 +14,7 @@ import torch
 
 from agents import Agent
 from agents.compute import prepare_torch, set_tf32
+from agents.networks.actor_critic import distribution_name
 from agents.networks.base import FeatureNetwork, make_network, on_device
 from learner.building import agent_class, make_agent
 from learner.early_processes import EarlyProcesses, run_seeds
@@ -84,7 +85,8 @@ def build(
 ) -> Parts:
     """Build all parts and restore what was saved. The workers' processes are already running, and are stopped if this fails.
 
-    replay: the replays saved with the checkpoint, see `learner.runs.resuming`. Raises ResumeError if they do not fit.
+    replay: the replays saved with the checkpoint, see `learner.runs.resuming`. Raises ResumeError if they do not fit, or
+    ExchangeError if there is no room for the ring with which experience is shared.
     """
     config, settings = plan.config, plan.config.training
     _prepare_torch(config)
@@ -105,8 +107,7 @@ def build(
         goals = undo.enter_context(closing(OpenGoals(plan)))
         mixture = _make_mixture(config, workers, network, generator, replay, lambda: counters.frames / total_frames, goals)
         if (folder := config.replay_settings.share_experience) != NO_FOLDER:
-            # Trajectories of other settings of the environment are others, whatever the agent's settings are.
-            mixture.exchange = Exchange(Path(folder), plan.contract, json.dumps(asdict(config.env)))
+            mixture.exchange = _make_exchange(Path(folder), plan, run)
             undo.callback(mixture.exchange.close)
         pinned, prepared = device.type == "cuda", settings.prepared_batches
         parts = Parts(
@@ -162,6 +163,14 @@ def _make_mixture(
     if replay:
         restore_replays(replay, mixture)
     return mixture
+
+
+def _make_exchange(folder: Path, plan: Plan, run: RunDirectory) -> Exchange:
+    """The exchange with runs whose environment and action distribution are the same. Other settings may differ."""
+    # The parameters of the policy that acted mean what its distribution says.
+    identity = json.dumps([asdict(plan.config.env), distribution_name(plan.network)])
+    found = run.path.stat()  # its path may name another directory in another container
+    return Exchange(folder, plan.contract, identity, f"{found.st_dev:x}.{found.st_ino:x}")
 
 
 def _make_saver(

@@ -285,6 +285,8 @@ def _check_training(job: Job) -> None:
     plan, config, checkpoint = job.plan, job.config, job.checkpoint
     agent_class(config).check_learning(config.agent_settings)
     check_tracker(config.output.track)
+    if (folder := config.replay_settings.share_experience) != NO_FOLDER:
+        check_writable(Path(folder), "share_experience")
     limit = config.training.environment_max_steps
     if checkpoint and (steps := checkpoint.counters.steps) >= limit:
         raise ValueError(

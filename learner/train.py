@@ -52,8 +52,8 @@ def train(
         early_processes: the processes that were started early; None starts them here.
         learners: connects this learner with the others of the run, if it has any.
 
-    Raises GraphError, RankError, WorkerError, SkippingError, ResumeError or torch.OutOfMemoryError after a failure. A signal
-    before the first update raises KeyboardInterrupt or ReplayStopped.
+    Raises ExchangeError, GraphError, RankError, WorkerError, SkippingError, ResumeError or torch.OutOfMemoryError after a
+    failure. A signal before the first update raises KeyboardInterrupt or ReplayStopped.
     """
     resumed = continued(resumed, plan.protocol) if resumed else None
     early_processes, learners = early_processes or EarlyProcesses(plan, resumed), learners or Learners()

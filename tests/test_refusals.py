@@ -12,6 +12,9 @@ import torch
 from tests.support import run_main, run_program
 
 COUNTED = ["--env=CartPole-v1", "--episodic_count=0.5"]
+REPLAYED, ELITE = (
+    f'--replay_parameters=[{{"type": "{kind}", "capacity": 9, "sample_ratio": 1.0}}]' for kind in ("standard", "elite")
+)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +94,9 @@ COUNTED = ["--env=CartPole-v1", "--episodic_count=0.5"]
             "wanted a replay such as standard, which gives trajectories again, got queue",
         ),
         (["--agent=ppo", "--share_experience=results"], "share_experience: wanted a replay"),
+        ([REPLAYED, "--share_experience=main.py"], "share_experience: wanted a folder that can be written to, got 'main.py'"),
+        ([REPLAYED, "--share_experience=/proc/nope"], "share_experience: wanted a folder"),
+        ([ELITE, "--share_experience=results"], "share_experience: wanted dist_function kl_policy with elite, because"),
         (["--reproducible", "--share_experience=results"], "share_experience: wanted none with reproducible"),
         (["--network=nature", "--frame_scale_resolution=8,8"], "network"),
         (["--device=cuda"], "device"),

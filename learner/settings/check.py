@@ -11,6 +11,7 @@ from learner.evaluation.protocol import check_protocol
 from learner.settings.declarations import DEFAULT_AGENT
 from learner.settings.schema import SHARED, agent_of, agent_settings, every_setting, needs_of, table_of
 from replay import REPLAYS, parse_replay_parameters
+from replay.kinds.distances import POLICY_DISTANCES
 from replay.settings import NO_FOLDER
 from setting import AUTO, SettingField, listed
 from workers import groups_of
@@ -101,11 +102,17 @@ def _check_shared(flat: Mapping[str, Any]) -> None:
         raise ValueError(f"share_experience: wanted {NO_FOLDER} with {setting}, got {folder}")
     if find_spec("fcntl") is None:
         raise ValueError(f"share_experience: wanted a system with locks of files, got one without; use {NO_FOLDER}")
-    kinds = [replay.type for replay in parse_replay_parameters(flat["replay_parameters"])]
+    replays = parse_replay_parameters(flat["replay_parameters"])
+    kinds = [replay.type for replay in replays]
     if needs_of(flat).on_policy or not any(REPLAYS[kind].takes_others for kind in kinds):
         raise ValueError(
             f"share_experience: wanted a replay such as standard, which gives trajectories again, got {listed(kinds)}"
         )
+    for replay in replays:
+        if replay.needs_features:
+            wanted = f"wanted dist_function {listed(POLICY_DISTANCES)} with {replay.insert_strategy or replay.type}"
+            why = "because features of another run's network mean nothing to this run's"
+            raise ValueError(f"share_experience: {wanted}, {why}; got {replay.dist_function}")
 
 
 def _check_served(flat: Mapping[str, Any]) -> None:

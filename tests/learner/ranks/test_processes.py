@@ -157,3 +157,12 @@ def test_a_reproducible_run_resumes_with_the_same_bits_in_every_learner(tmp_path
     others = {"learner_count": 1, "reproducible": False, "environment_max_steps": 1200}
     assert launch.run(command(parts, "train_w_load", load="latest", **others)) == 0
     assert load_checkpoint(run_of(parts).checkpoint_paths()[-1]).counters.steps >= 1200
+
+
+def test_learners_that_share_experience_with_other_runs_take_none_from_each_other(tmp_path: Path) -> None:
+    settings = {**TWO, "replay_parameters": MIXTURE, "share_experience": str(tmp_path / "shared"), "log_period": 0.1}
+    assert launch.run(command(tmp_path / "results", "train", **settings, environment_max_steps=4000)) == 0
+    columns = read_metrics(run_of(tmp_path / "results").metrics)
+    assert len(columns["exchange/runs"])
+    assert not columns["exchange/runs"].any()
+    assert not columns["exchange/taken"].any()
