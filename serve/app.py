@@ -95,8 +95,16 @@ class Connection:
                 return
             self.heard = time.monotonic()
             text = event.get("text")
+            frame = text if text is not None else event.get("bytes") or b""
+            self._check_size(frame)
             self._check_rate()
-            self.session.receive(text if text is not None else event.get("bytes") or b"")
+            self.session.receive(frame)
+
+    def _check_size(self, frame: str | bytes) -> None:
+        """Raise ProtocolError for a frame that is too large."""
+        size, most = len(frame.encode() if isinstance(frame, str) else frame), self._server.config.most_bytes
+        if size > most:
+            raise ProtocolError("size", f"frame: wanted at most {most} bytes, got {size}")
 
     def _check_rate(self) -> None:
         """A bucket of one second's messages. Raises ProtocolError."""

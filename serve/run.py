@@ -15,6 +15,7 @@ from serve.settings import ServerConfig
 
 PACKAGES = ("uvicorn", "websockets", "msgpack")
 BACKLOG = 2048
+LARGER = 2  # A frame up to this many times too large gets an error; Uvicorn ends the connection of a larger one.
 
 
 def check_packages() -> None:
@@ -119,7 +120,7 @@ def _make_runner(server: ClientServer) -> Any:
             access_log=False,
             http=RequestLimit,
             ws="websockets-sansio",
-            ws_max_size=int(1e6 * config.client_megabytes),
+            ws_max_size=LARGER * config.most_bytes,
             ws_ping_interval=config.client_timeout,
             ws_ping_timeout=config.client_timeout,
             ws_per_message_deflate=False,

@@ -91,6 +91,11 @@ class ServerConfig:
         return f"{'ws' if self.tls_cert == NO_FILE else 'wss'}://{self.bind}"
 
     @property
+    def most_bytes(self) -> int:
+        """Bytes of a client's largest frame."""
+        return int(1e6 * self.client_megabytes)
+
+    @property
     def has_tls(self) -> bool:
         return self.tls_cert != NO_FILE
 

@@ -1,4 +1,4 @@
-"""The server's side of connections, without a network: which pages may connect, and an answer that cannot be sent."""
+"""The server's side of connections: which pages may connect, frames that are too large, an answer that cannot be sent."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import json
 from typing import Any
 
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from serve.app import ClientServer, is_same_origin
 from serve.settings import ServerConfig
+from tests.clients.real_server import really_running
 from tests.serve.test_session import CARTPOLE, HELLO, RESET, FakeHost
 from wrappers.served import read_spaces
 
@@ -54,6 +57,18 @@ def test_a_connection_ends_if_its_answer_cannot_be_sent() -> None:
     asyncio.run(talk())
     assert not server.connections
     assert ("leave", 10) in host.calls
+
+
+def test_a_frame_that_is_too_large_is_refused() -> None:
+    with really_running(read_spaces(CARTPOLE), client_megabytes=0.01) as (_, url):
+        for frame in ("x" * 10_001, b"x" * 19_000, "é" * 5_000 + "x"):  # a letter with an accent takes two bytes
+            with connect(f"{url}/connect") as client:
+                client.send(frame)
+                assert json.loads(client.recv(timeout=5))["code"] == "size"
+        with connect(f"{url}/connect") as client:
+            client.send("x" * 20_001)
+            with pytest.raises(ConnectionClosed, match="1009"):
+                client.recv(timeout=5)
 
 
 def test_a_server_that_waits_for_its_first_client_does_not_make_up_spaces() -> None:
