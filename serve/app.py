@@ -166,7 +166,7 @@ class ClientServer:
 
     async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
-        if scope["path"] != "/connect" or not (self.token or is_same_origin(scope)):
+        if scope["path"] != "/connect" or not (self.token or is_from_this_machine(scope)):
             await send({"type": "websocket.close", "code": POLICY_VIOLATION})
             return
         await send({"type": "websocket.accept"})
@@ -188,8 +188,11 @@ class ClientServer:
             if self.token and not self._has_token(scope):
                 error = ProtocolError("token", "Authorization: wanted Bearer and the server's token, got none or another one")
                 await send_json(send, 401, {"error": error.to_message()})
-                return
-            await self._act(scope, receive, send)
+            elif not self.token and not is_from_this_machine(scope):
+                error = ProtocolError("token", "Origin: wanted a page of this machine, as the server has no token, got another")
+                await send_json(send, 403, {"error": error.to_message()})
+            else:
+                await self._act(scope, receive, send)
         elif method not in ("GET", "HEAD"):
             await send_json(send, 405, {"error": {"code": "message", "message": f"{path}: wanted GET, got {method}"}})
         elif path in FILES and FILES[path][0].is_file():
@@ -257,12 +260,16 @@ class ClientServer:
         await asyncio.sleep(0)
 
 
-def is_same_origin(scope: Scope) -> bool:
-    """Whether no web page asks, or one of this server or this machine. Any page that a user visits could connect otherwise."""
-    headers = dict(scope["headers"])
-    origin = headers.get(b"origin", b"").decode("latin-1")
-    place = urlsplit(origin)
-    return not origin or is_local(place.hostname or "") or place.netloc == headers.get(b"host", b"").decode("latin-1")
+def is_from_this_machine(scope: Scope) -> bool:
+    """Whether no web page asks, or one of this machine. Any page that a user visits could play otherwise.
+
+    The Host header is not compared: a page can let its own name lead to this machine (DNS rebinding), and both are equal then.
+    """
+    origin = dict(scope["headers"]).get(b"origin", b"").decode("latin-1")
+    try:
+        return not origin or is_local(urlsplit(origin).hostname or "")
+    except ValueError:  # no URL
+        return False
 
 
 def busy_seconds() -> float:

@@ -10,11 +10,29 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from serve.app import ClientServer, is_same_origin
+from serve.app import ClientServer, send_json
 from serve.settings import ServerConfig
 from tests.clients.real_server import really_running
 from tests.serve.test_session import CARTPOLE, HELLO, RESET, FakeHost
 from wrappers.served import read_spaces
+
+
+def answers(scope: dict[str, Any], *events: dict[str, Any], acts: bool = True) -> list[dict[str, Any]]:
+    """The events that a server sends. acts: whether it answers `POST /act`, which it does with status 200."""
+    waiting, sent = [{"type": "websocket.connect"}, *events], list[dict[str, Any]]()
+
+    async def receive() -> Any:
+        return waiting.pop(0)
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    async def act(scope: Any, receive: Any, send: Any) -> None:
+        await send_json(send, 200, {})
+
+    server = ClientServer(FakeHost(read_spaces(CARTPOLE), []), ServerConfig(), dict, act if acts else None)
+    asyncio.run(server(scope, receive, send))
+    return sent
 
 
 @pytest.mark.parametrize(
@@ -23,14 +41,20 @@ from wrappers.served import read_spaces
         (None, True),
         ("http://127.0.0.1:9", True),
         ("http://localhost:9", True),
-        ("http://robots.example:7001", True),
+        ("http://[::1]:9", True),
+        ("http://robots.example:7001", False),
         ("https://other.example", False),
         ("null", False),
+        ("http://[::1", False),
     ],
 )
-def test_pages_of_other_places_may_not_connect(origin: str | None, *, good: bool) -> None:
+def test_pages_of_other_places_may_not_play(origin: str | None, *, good: bool) -> None:
+    """Nor may a page whose own name leads to this machine, which makes Host and Origin equal."""
     headers = [(b"host", b"robots.example:7001")] + ([(b"origin", origin.encode())] if origin else [])
-    assert is_same_origin({"headers": headers}) is good
+    asked: dict[str, Any] = {"path": "/connect", "method": "POST", "headers": headers}
+    sent = answers({"type": "websocket", **asked}, {"type": "websocket.disconnect"})
+    assert (sent[0]["type"] == "websocket.accept") is good
+    assert answers({"type": "http", **asked, "path": "/act"})[0]["status"] == (200 if good else 403)
 
 
 def test_a_connection_ends_if_its_answer_cannot_be_sent() -> None:
