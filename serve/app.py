@@ -184,16 +184,9 @@ class ClientServer:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
-        if path == "/act" and method == "POST" and self._act:
-            if self.token and not self._has_token(scope):
-                error = ProtocolError("token", "Authorization: wanted Bearer and the server's token, got none or another one")
-                await send_json(send, 401, {"error": error.to_message()})
-            elif not self.token and not is_from_this_machine(scope):
-                error = ProtocolError("token", "Origin: wanted a page of this machine, as the server has no token, got another")
-                await send_json(send, 403, {"error": error.to_message()})
-            else:
-                await self._act(scope, receive, send)
-        elif method not in ("GET", "HEAD"):
+        if path == "/act" and self._act:
+            await self._answer_act(self._act, scope, receive, send)
+        elif method not in ("GET", "HEAD") and path != "/act":
             await send_json(send, 405, {"error": {"code": "message", "message": f"{path}: wanted GET, got {method}"}})
         elif path in FILES and FILES[path][0].is_file():
             file, kind = FILES[path]
@@ -210,7 +203,22 @@ class ClientServer:
         elif path == "/status":
             await send_json(send, 200, self.status())
         else:
-            await send_json(send, 404, {"error": {"code": "message", "message": "wanted /, /health, /spaces, /status or /act"}})
+            paths = "/, /health, /spaces, /status or /act" if self._act else "/, /health, /spaces or /status"
+            await send_json(send, 404, {"error": {"code": "message", "message": f"wanted {paths}"}})
+
+    async def _answer_act(self, act: Request, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            status, error = 405, ProtocolError("message", f"/act: wanted POST, got {scope['method']}")
+        elif self.token and not self._has_token(scope):
+            line = "Authorization: wanted Bearer and the server's token, got none or another one"
+            status, error = 401, ProtocolError("token", line)
+        elif not self.token and not is_from_this_machine(scope):
+            line = "Origin: wanted a page of this machine, as the server has no token, got another"
+            status, error = 403, ProtocolError("token", line)
+        else:
+            await act(scope, receive, send)
+            return
+        await send_json(send, status, {"error": error.to_message()})
 
     def _has_token(self, scope: Scope) -> bool:
         given = dict(scope["headers"]).get(b"authorization", b"")

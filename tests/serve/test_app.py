@@ -57,6 +57,19 @@ def test_pages_of_other_places_may_not_play(origin: str | None, *, good: bool) -
     assert answers({"type": "http", **asked, "path": "/act"})[0]["status"] == (200 if good else 403)
 
 
+@pytest.mark.parametrize(
+    ("method", "acts", "status", "line"),
+    [
+        ("GET", True, 405, "/act: wanted POST, got GET"),
+        ("GET", False, 404, "wanted /, /health, /spaces or /status"),
+        ("POST", False, 404, "wanted /, /health, /spaces or /status"),
+    ],
+)
+def test_act_is_a_request_of_policy_servers_by_post(method: str, *, acts: bool, status: int, line: str) -> None:
+    start, body = answers({"type": "http", "path": "/act", "method": method, "headers": []}, acts=acts)
+    assert (start["status"], json.loads(body["body"])["error"]["message"]) == (status, line)
+
+
 def test_a_connection_ends_if_its_answer_cannot_be_sent() -> None:
     host = FakeHost(read_spaces(CARTPOLE), [object()])  # no action that JSON has
     server = ClientServer(host, ServerConfig(), dict)
