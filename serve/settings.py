@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -100,13 +101,19 @@ class ServerConfig:
         return self.tls_cert != NO_FILE
 
     def check(self) -> None:
-        """Raise ValueError in one line if the files cannot be read, or a token is missing."""
+        """Raise ValueError in one line if the files cannot be used, or a token is missing."""
         self.read_token()
         if (self.tls_cert == NO_FILE) != (self.tls_key == NO_FILE):
             raise ValueError("tls_key: wanted --tls_cert and --tls_key together, got one of them")
         for name in ("tls_cert", "tls_key"):
             if getattr(self, name) != NO_FILE:
                 _read(name, getattr(self, name))
+        if self.has_tls:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key)
+            except ssl.SSLError as error:
+                got = f"{self.tls_cert} and {self.tls_key} ({error})"
+                raise ValueError(f"tls_cert: wanted a certificate and its key as PEM, got {got}") from None
         if self.token_file == NO_FILE and not is_local(self.address[0]):
             raise ValueError(
                 f"token_file: wanted a file with a token for an address that others reach, got none with {self.bind}"
