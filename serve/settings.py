@@ -101,7 +101,9 @@ class ServerConfig:
         return self.tls_cert != NO_FILE
 
     def check(self) -> None:
-        """Raise ValueError in one line if the files cannot be used, or a token is missing."""
+        """Raise ValueError in one line if clients cannot know the port, the files cannot be used, or a token is missing."""
+        if self.address[1] == 0:
+            raise ValueError(f"bind: wanted a port that clients can know, 1 to 65535, got {self.bind}")
         self.read_token()
         if (self.tls_cert == NO_FILE) != (self.tls_key == NO_FILE):
             raise ValueError("tls_key: wanted --tls_cert and --tls_key together, got one of them")

@@ -162,6 +162,7 @@ def test_a_refused_address_and_environment_are_one_line(tmp_path: Path) -> None:
     for changed, line in (
         ({"bind": "0.0.0.0:7001"}, "^token_file: wanted a file with a token"),
         ({"bind": "nowhere"}, "^bind: wanted HOST:PORT"),
+        ({"bind": "127.0.0.1:0"}, "^bind: wanted a port that clients can know, 1 to 65535, got 127.0.0.1:0"),
         ({"tls_cert": __file__, "tls_key": __file__}, "^tls_cert: wanted a certificate and its key as PEM"),
         ({"env": "Catch-v0"}, "^worker_kind: wanted an environment of Gymnasium"),
         ({"spaces": '{"action": 3}'}, "^spaces: wanted an object with observation and action"),
