@@ -89,7 +89,8 @@ class ServerConfig:
     @property
     def url(self) -> str:
         """The URL that clients connect to."""
-        return f"{'ws' if self.tls_cert == NO_FILE else 'wss'}://{self.bind}"
+        host, port = self.address
+        return f"{'wss' if self.has_tls else 'ws'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     @property
     def most_bytes(self) -> int:

@@ -70,6 +70,12 @@ def test_act_is_a_request_of_policy_servers_by_post(method: str, *, acts: bool, 
     assert (start["status"], json.loads(body["body"])["error"]["message"]) == (status, line)
 
 
+def test_the_address_of_a_server_is_a_url() -> None:
+    assert ServerConfig(bind="127.0.0.1:7001").url == "ws://127.0.0.1:7001"
+    for bind in ("::1:7001", "[::1]:7001"):
+        assert ServerConfig(bind=bind, tls_cert="some.pem").url == "wss://[::1]:7001"
+
+
 def test_a_connection_ends_if_its_answer_cannot_be_sent() -> None:
     host = FakeHost(read_spaces(CARTPOLE), [object()])  # no action that JSON has
     server = ClientServer(host, ServerConfig(), dict)
