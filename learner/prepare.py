@@ -214,6 +214,8 @@ def check(job: Job) -> None:
     """Raise ValueError if the job cannot be done."""
     plan, checkpoint, path = job.plan, job.checkpoint, job.checkpoint_path
     _check_environment(plan, job.machine)
+    if job.op_mode in ("test", "export") and plan.config.is_remote:
+        make_single_env(plan.config.env)  # it refuses this environment
     if job.op_mode == "test":
         _check_test(plan)
     if job.op_mode == "serve":
@@ -270,8 +272,6 @@ def _check_environment(plan: Plan, machine: Machine) -> None:
 def _check_test(plan: Plan) -> None:
     """Raise ValueError if test mode cannot show its games, or not keep them."""
     config = plan.config
-    if config.is_remote:
-        make_single_env(config.env)  # it refuses this environment
     if config.evaluation.estimate_from != NO_FOLDER:
         check_values(open_estimated(plan), plan.spec)
     if config.evaluation.render:

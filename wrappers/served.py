@@ -160,7 +160,10 @@ def make_single(config: EnvConfig, render_mode: str | None) -> VectorEnv:
 
 def refuse(config: EnvConfig) -> NoReturn:
     """Raise ValueError: only clients have the environment."""
-    raise ValueError(f"env: wanted an environment that this program can make, got {config.env}, which clients play")
+    raise ValueError(
+        f"env: wanted an environment that this program can make, got {config.env}, which clients play; --env=ID names one with "
+        "equal spaces"
+    )
 
 
 def describe(config: EnvConfig) -> EnvDescription:

@@ -153,8 +153,10 @@ def test_an_on_policy_run_resumes_with_its_clients(tmp_path: Path, capsys: pytes
     counts = np.array(events.Histograms("info/level")[-1].histogram_value.bucket)
     assert counts.max() == 2 * counts[counts > 0].min()
     assert f"Serve:  python main.py --op_mode=serve --load={run.path}" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="^env: wanted an environment that this program can make, got served:test"):
-        launch.prepare("test", {"load": str(run.path)}, ["main.py"])
+    for mode in ("test", "export"):
+        with pytest.raises(ValueError, match="^env: wanted an environment that this program can make, .*--env=ID"):
+            launch.prepare(mode, {"load": str(run.path)}, ["main.py"])
+        assert launch.prepare(mode, {"load": str(run.path), "env": "CartPole-v1"}, ["main.py"]).config.env.env == "CartPole-v1"
 
 
 def test_a_refused_address_and_environment_are_one_line(tmp_path: Path) -> None:
