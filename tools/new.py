@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -90,7 +91,7 @@ def _adapted(path: Path, app: str) -> str:
     """The text of a template's file for this app. Commands name main.py by its path if it is not in the current folder."""
     text = path.read_text().replace(IN_TEMPLATES, app)
     main = "main.py" if Path.cwd() == PROGRAM else PROGRAM / "main.py"
-    return text.replace("python main.py", f"python {main}")
+    return text.replace("python main.py", f"python {shlex.quote(str(main))}")
 
 
 def _copied_agent(name: str) -> str:

@@ -21,6 +21,7 @@ from learner.settings.presets import PRESETS
 from replay.parameters import types
 from tests.serve.playing import free_port
 from tests.support import REPOSITORY, same
+from tools import new
 from tools.new import describe_templates, write_app
 from wrappers import ENVIRONMENTS
 
@@ -56,6 +57,13 @@ def test_the_commands_of_a_new_app_run(template: str) -> None:
         small = () if "--help" in command else (*SMALL, "--test_episode_count=4") if "--op_mode=test" in command else SMALL
         assert main.main(["main.py", *command, *small]) == 0
     assert list(newest().path.glob("evaluation_*.json"))
+
+
+def test_the_commands_of_a_program_in_a_folder_with_a_space_are_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new, "PROGRAM", Path("/some where"))
+    write_app({"app": "quoted", "template": "gymnasium"})
+    train = next(line for line in Path("quoted/README.md").read_text().splitlines() if line.startswith("    python "))
+    assert shlex.split(train)[:2] == ["python", "/some where/main.py"]
 
 
 def test_a_new_client_trains_the_agent_of_its_trainer() -> None:
