@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 
-# The preset of the game that ARGS names, if it has one; none for a run that ARGS goes on with.
+# The preset of the game that ARGS names, if it has one; none if ARGS says otherwise what is trained.
 PRESET_OF_ := pong_fast
 PRESET_OF_PongNoFrameskip-v4 := pong_fast
 PRESET_OF_Catch-v0 := quick
@@ -18,7 +18,8 @@ PRESET_OF_LunarLanderContinuous-v3 := lunar_lander_continuous
 PRESET_OF_MiniGrid-MemoryS9-v0 := minigrid_memory
 PRESET_OF_Pendulum-v1 := pendulum
 GAME := $(patsubst --env=%,%,$(lastword $(filter --env=%,$(subst --env ,--env=,$(ARGS)))))
-PRESET ?= $(if $(filter --op_mode%,$(ARGS)),none,$(or $(PRESET_OF_$(GAME)),none))
+CHOOSING := --agent% --preset% --env_id% --env-id% --flagfile% --op_mode% --op-mode% --resume --resume=%
+PRESET ?= $(if $(filter $(CHOOSING),$(ARGS)),,$(PRESET_OF_$(GAME)))
 
 BIN := $(VENV)/bin
 LIBRARY := wrappers replay agents serve workers learner springbok
@@ -30,7 +31,7 @@ PYTEST := env --unset=PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numproce
 .PHONY: train test quick lint types unit fast coverage docs format clean
 
 train: $(VENV)/.installed
-	$(BIN)/python main.py --op_mode=train --preset=$(PRESET) $(ARGS)
+	$(BIN)/python main.py $(PRESET:%=--preset=%) $(ARGS)
 
 test: lint
 	$(MAKE) --no-print-directory --jobs=2 types unit

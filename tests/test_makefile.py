@@ -56,6 +56,11 @@ def prepare(results: Path, *arguments: str) -> Job:
         (["ARGS=--env=BreakoutNoFrameskip-v4 --preset=atari"], "atari", "BreakoutNoFrameskip-v4"),
         (["PRESET=quick"], "quick", "Catch-v0"),
         (["PRESET=atari", "ARGS=--env=BreakoutNoFrameskip-v4"], "atari", "BreakoutNoFrameskip-v4"),
+        (["ARGS=--agent=ppo"], "none", "PongNoFrameskip-v4"),
+        (["ARGS=--agent=dqn --env=CartPole-v1"], "none", "CartPole-v1"),
+        (["ARGS=--env_id=CartPole-v1"], "none", "CartPole-v1"),
+        (["ARGS=--preset=ppo_cartpole --resume_if_exists"], "ppo_cartpole", "CartPole-v1"),
+        (["ARGS=--resume_if_exists"], "pong_fast", "PongNoFrameskip-v4"),
     ],
 )
 def test_a_game_gets_its_own_preset_or_none(tmp_path: Path, arguments: list[str], preset: str, env: str) -> None:
@@ -64,9 +69,10 @@ def test_a_game_gets_its_own_preset_or_none(tmp_path: Path, arguments: list[str]
 
 
 def test_a_run_that_goes_on_keeps_its_settings(tmp_path: Path) -> None:
-    assert "--preset=none" in train_command("ARGS=--op_mode=train_w_load")
-    with pytest.raises(ValueError, match="no run under"):
-        prepare(tmp_path, "ARGS=--op_mode=train_w_load")
+    for arguments in ("--op_mode=train_w_load", "--resume=latest", "--resume latest"):
+        assert train_command(f"ARGS={arguments}") == arguments.split()
+        with pytest.raises(ValueError, match="no run under"):
+            prepare(tmp_path, f"ARGS={arguments}")
 
 
 def test_quick_is_test_without_the_slow_tests() -> None:
