@@ -145,7 +145,7 @@ class BCQAgent(Agent):
 
     @classmethod
     def check(cls, config: BCQConfig, network: NetworkConfig) -> None:
-        check_choices(network)
+        check_choices(network, cls.name())
         if network.settings.core != NO_CORE:
             raise ValueError(f"core: wanted {NO_CORE} with agent bcq, got {network.settings.core}")
 

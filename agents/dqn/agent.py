@@ -72,7 +72,7 @@ class DqnAgent(Agent):
 
     @classmethod
     def check(cls, config: DqnConfig, network: NetworkConfig) -> None:
-        check_choices(network)
+        check_choices(network, cls.name())
         if network.settings.core != NO_CORE:
             raise ValueError(f"core: wanted {NO_CORE} with agent dqn, got {network.settings.core}; --agent=r2d2 has a memory")
         if len(choice_counts(network.action)) == 1:

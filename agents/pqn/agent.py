@@ -149,7 +149,7 @@ class PQNAgent(Agent):
 
     @classmethod
     def check(cls, config: PQNConfig, network: NetworkConfig) -> None:
-        check_choices(network)
+        check_choices(network, cls.name())
         takes_columns(config, network.settings)
 
     @classmethod

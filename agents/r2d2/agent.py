@@ -181,7 +181,7 @@ class R2d2Agent(Agent):
 
     @classmethod
     def check(cls, config: R2d2Config, network: NetworkConfig) -> None:
-        check_choices(network)
+        check_choices(network, cls.name())
         if network.settings.core == NO_CORE:
             raise ValueError(f"core: wanted lstm or gru with agent r2d2, got {NO_CORE}; --agent=dqn has no memory")
 

@@ -14,6 +14,7 @@ from agents.networks.base import NetworkConfig
 from agents.networks.exploration import LADDER, SCHEDULE
 from agents.networks.q_network import BEHAVIOUR_Q, BEHAVIOUR_Q_MAX, QNetwork, choice_counts
 from agents.rewards import clip_rewards
+from agents.unused_settings import OF_DEVIATIONS, check_unused
 from agents.values.windows import initial_errors
 
 TARGET = "target"
@@ -27,9 +28,10 @@ CHARTS: dict[str, list[str]] = {
 VALUE_MEANING = "expected discounted sum of rewards, as they are learned from"
 
 
-def check_choices(network: NetworkConfig) -> None:
+def check_choices(network: NetworkConfig, agent: str) -> None:
     """Raise ValueError in one line if values of actions cannot be learned with such a network and its actions."""
     choice_counts(network.action)  # raises ValueError for real numbers
+    check_unused(network, agent, OF_DEVIATIONS)
     settings = network.settings
     if settings.separate_value:
         raise ValueError("separate_value: wanted false with an agent that learns values alone, got true")

@@ -213,6 +213,10 @@ def test_processes_explore_by_a_ladder_and_priorities_reach_the_replay(worker_ki
             "replay_parameters: wanted no prioritised replay with agent vtrace",
         ),
         ({"agent": "dqn", "env": "Reach-v0"}, "agent: wanted choices among actions"),
+        ({"agent": "dqn", "log_std": "network"}, "log_std: wanted shared with agent dqn, whose policy does not use it"),
+        ({"agent": "bcq", "initial_log_std": -1.0}, "initial_log_std: wanted 0.0 with agent bcq, .*, got -1.0"),
+        ({"agent": "r2d2", "initial_log_std": -1.0}, "initial_log_std: wanted 0.0 with agent r2d2, .*, got -1.0"),
+        ({"agent": "pqn", "log_std": "network"}, "log_std: wanted shared with agent pqn, .*, got network"),
         ({"agent": "r2d2", "core": "none", "burn_in": 0}, "core: wanted lstm or gru with agent r2d2, got none"),
         (  # steps 1,401 to 4,733 earn the first update
             {"agent": "r2d2", "environment_max_steps": 1_500, "learning_starts": 1_400},
