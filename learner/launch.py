@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
 import sys
 from contextlib import ExitStack, nullcontext, suppress
@@ -29,7 +30,7 @@ from learner.plan import Plan
 from learner.prepare import Job, check_recorded, prepare
 from learner.ranks.base import RankError
 from learner.runs.checkpoint import Checkpoint, remove_partial_files
-from learner.runs.directory import RunDirectory, run_of_checkpoint
+from learner.runs.directory import RunDirectory, run_of_checkpoint, shell_name_of_program
 from learner.runs.lock import locked
 from learner.runs.resuming import ResumeError, load_saved_replay
 from learner.runs.resuming_newest import FinishedError
@@ -235,7 +236,8 @@ def _train_here(job: Job, directory: RunDirectory, early_processes: EarlyProcess
         return STOPPED
     except (GraphError, RankError, ResumeError, SkippingError, WorkerError, torch.OutOfMemoryError) as error:
         if not isinstance(error, ResumeError) and directory.checkpoint_paths():
-            log.info("Resume: python main.py --op_mode=train_w_load --load=%s", directory.path)
+            path = shlex.quote(str(directory.path))
+            log.info("Resume: python %s --op_mode=train_w_load --load=%s", shell_name_of_program(), path)
         log.error("%s", GPU_IS_FULL.format(error) if isinstance(error, torch.OutOfMemoryError) else error)
         return 1
 

@@ -208,7 +208,9 @@ class MetricsRecorder(Hook):
         curve = write_summary(self.run, self.config, self.counters, self.episodes, checkpoint=saved, interrupted=interrupted)
         played = None if self._recorded else self.episodes
         log_result(self.counters, played, self._bottlenecks.overall(), interrupted=interrupted)
-        further = None if interrupted else 2 * self.config.training.environment_max_steps
+        steps, budget = self.counters.steps, self.config.training.environment_max_steps
+        # A batch that is larger than the budget can overshoot twice the budget.
+        further = None if interrupted else 2 * budget if 2 * budget > steps else steps + budget
         pictures = describe_env(self.config.env).has_pictures
         remote = self.config.is_remote
         log_next_commands(self.run, saved, curve=curve, pictures=pictures, remote=remote, max_steps=further)

@@ -18,7 +18,7 @@ from learner.metrics.infos import PREFIX, success_rate
 from learner.metrics.progress import format_duration, steps_and_frames
 from learner.metrics.statistics import ReturnStatistics
 from learner.runs.checkpoint import Counters
-from learner.runs.directory import RunDirectory
+from learner.runs.directory import RunDirectory, shell_name_of_program
 from learner.settings.config import Config
 
 log = logging.getLogger("springbok")
@@ -136,14 +136,14 @@ def log_next_commands(
         remote: whether only clients have the environment.
         max_steps: budget with which a finished run can be resumed; None for a run that was interrupted.
     """
-    path = shlex.quote(str(run.path))
+    program, path = f"python {shell_name_of_program()}", shlex.quote(str(run.path))
     budget = f" --environment_max_steps={max_steps}" if max_steps else ""
     if curve:
         log.info("Learning curve: %s", run.curve)
     if checkpoint:
         log.info("Checkpoint: %s", checkpoint)
-        log.info("Resume: python main.py --op_mode=train_w_load --load=%s%s", path, budget)
+        log.info("Resume: %s --op_mode=train_w_load --load=%s%s", program, path, budget)
         word, mode = ("Watch:  ", "test --render") if pictures else ("Test:   ", "test")
         if remote:
             word, mode = "Serve:  ", "serve"
-        log.info("%spython main.py --op_mode=%s --load=%s", word, mode, path)
+        log.info("%s%s --op_mode=%s --load=%s", word, program, mode, path)

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -169,6 +170,14 @@ class RunDirectory:
         finally:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
+
+
+def shell_name_of_program() -> str:
+    """The path of main.py in a command of a shell, relative to the current folder, or absolute if that is shorter."""
+    path = str(PROGRAM / "main.py")
+    with contextlib.suppress(OSError):  # the current folder may have been removed
+        path = min(os.path.relpath(path), path, key=len)
+    return shlex.quote(path)
 
 
 def second_name(path: Path, name: Path) -> None:

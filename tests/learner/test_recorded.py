@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import main
 from checked_files import locked
 from learner.export.export import DESCRIPTION
 from learner.metrics.writer import read_metrics
@@ -150,6 +152,17 @@ def test_an_agent_of_continuous_actions_learns_from_a_recording(tmp_path: Path) 
     settings = {**CATCH_RUN, "env": "Reach-v0", "agent": "sac", "environment_max_steps": 300, "learning_starts": 50}
     assert run("train", tmp_path / "results", recording=str(recording), **settings) == 0
     assert newest(tmp_path / "results").counters.updates > 0
+
+
+def test_a_run_that_overshoots_twice_its_budget_prints_an_accepted_command(tmp_path: Path) -> None:
+    recording = make_recording(tmp_path / "recording", "Catch-v0")
+    settings = {**CATCH_RUN, "agent": "bc", "recording": recording, "environment_max_steps": 200, "results_dir": tmp_path}
+    done = run_main("--op_mode=train", *(f"--{name}={value}" for name, value in settings.items()))
+    assert done.returncode == 0, done.stderr
+    (resume,) = (line.partition("main.py ")[2] for line in done.stdout.splitlines() if "--op_mode=train_w_load" in line)
+    steps = newest(tmp_path).counters.steps
+    assert steps > 400
+    assert main.prepare(["main.py", *shlex.split(resume)]).config.training.environment_max_steps == steps + 200
 
 
 def test_several_learners_read_one_recording(tmp_path: Path) -> None:

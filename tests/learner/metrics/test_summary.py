@@ -13,7 +13,7 @@ from learner.metrics.statistics import EndedEpisode, ReturnStatistics
 from learner.metrics.summary import log_next_commands, log_result, write_summary
 from learner.runs.checkpoint import Counters
 from learner.runs.directory import RunDirectory
-from tests.support import small_config
+from tests.support import REPOSITORY, small_config
 
 COUNTERS = Counters(steps=1000, frames=4000, updates=25, episodes=7, trajectories=100, seconds=8.0)
 
@@ -90,6 +90,19 @@ def test_only_an_environment_with_pictures_is_said_to_be_shown(
 ) -> None:
     log_next_commands(run, run.checkpoint_path(25), curve=False, pictures=pictures)
     assert lines[-1] == last.format("python main.py --op_mode=test", run.path)
+
+
+def test_commands_name_the_program_from_any_folder(
+    run: RunDirectory, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, wanted in ((REPOSITORY, "main.py"), (REPOSITORY / "docs", "../main.py"), (run.path, None)):
+        monkeypatch.chdir(folder)
+        lines.clear()
+        log_next_commands(run, run.checkpoint_path(25), curve=False, pictures=True)
+        named = [shlex.split(line.partition("python ")[2])[0] for line in lines if "python " in line]
+        assert len(named) == 2
+        assert all(Path(name).resolve() == REPOSITORY / "main.py" for name in named)
+        assert wanted in (None, *named)
 
 
 def test_the_command_that_resumes_a_finished_run_works_in_a_shell(tmp_path: Path, lines: list[str]) -> None:
