@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import shutil
@@ -14,16 +15,18 @@ from checked_files import read_json
 from learner.plan import Plan
 from learner.runs.checkpoint import Checkpoint
 from learner.runs.directory import RunDirectory
+from learner.settings.schema import DEFAULTS
 
 CARD, VIDEO, CURVE, ANIMATION = "README.md", "replay.mp4", "learning_curve.png", "evaluation.gif"
 
 
-def write_card(plan: Plan, checkpoint: Checkpoint, folder: Path, target: Path) -> Path:
+def write_card(plan: Plan, checkpoint: Checkpoint, checkpoint_path: Path, folder: Path, target: Path) -> Path:
     """Write README.md, and copy the pictures and the newest video that exist. Returns its path. Raises OSError.
 
     Args:
         plan: of the policy.
         checkpoint: that is exported.
+        checkpoint_path: its file.
         folder: of the run, or of the checkpoint.
         target: folder of the exported files.
     """
@@ -37,7 +40,8 @@ def write_card(plan: Plan, checkpoint: Checkpoint, folder: Path, target: Path) -
             shown.append(name)
     score = _score(checkpoint, folder)
     path = target / CARD
-    path.write_text("\n".join([*_header(plan, score), *_body(plan, checkpoint, run, score, shown)]) + "\n")
+    commands = [*_training_commands(run), _test_command(plan, checkpoint, checkpoint_path, score)]
+    path.write_text("\n".join([*_header(plan, score), *_body(plan, checkpoint, commands, score, shown)]) + "\n")
     return path
 
 
@@ -50,7 +54,8 @@ def _score(checkpoint: Checkpoint, folder: Path) -> dict[str, Any]:
             returns = [float(episode["return"]) for episode in content["episodes"]]
         except (ValueError, KeyError, TypeError):
             continue
-        return {**_statistics(returns), "source": "test episodes", "protocol": content["protocol"]}
+        seed = {"seed": content["seed"]} if "seed" in content else {}
+        return {**_statistics(returns), "source": "test episodes", "protocol": content["protocol"], **seed}
     if not checkpoint.returns:
         return {}
     return {**_statistics(checkpoint.returns), "source": "last training episodes", "protocol": checkpoint.protocol}
@@ -77,7 +82,7 @@ def _header(plan: Plan, score: dict[str, Any]) -> list[str]:
     return ["---", *(f"{name}: {json.dumps(value)}" for name, value in header.items()), "---", ""]
 
 
-def _body(plan: Plan, checkpoint: Checkpoint, run: RunDirectory, score: dict[str, Any], shown: list[str]) -> list[str]:
+def _body(plan: Plan, checkpoint: Checkpoint, commands: list[list[Any]], score: dict[str, Any], shown: list[str]) -> list[str]:
     config, counters = plan.config, checkpoint.counters
     lines = [f"# {config.agent} on {config.env.env}", ""]
     lines += [f"A policy trained with Springbok for {counters.steps:,} steps ({counters.frames:,} frames).", ""]
@@ -86,21 +91,33 @@ def _body(plan: Plan, checkpoint: Checkpoint, run: RunDirectory, score: dict[str
         lines += [f"Score: {mean}, over {score['count']} {score['source']}.", ""]
     lines += [f"<video src={VIDEO!r} controls autoplay loop></video>\n"] if VIDEO in shown else []
     lines += [f"![{name}]({name})\n" for name in (CURVE, ANIMATION) if name in shown]
-    lines += ["## Commands", "", *_commands(run, score.get("count", 0)), ""]
+    lines += ["## Commands", "", *(f"    python {shlex.join(map(str, each))}" for each in commands), ""]
     lines += ["## Protocol", "", *_table({"setting": "value", **(score.get("protocol") or plan.protocol)}), ""]
     lines += ["## Settings", "", *_table({"setting": "value", **checkpoint.settings}), ""]
     lines += ["`policy.json` describes inputs and outputs of `policy.pt2` and `policy.onnx`."]
     return lines
 
 
-def _commands(run: RunDirectory, episodes: int) -> list[str]:
-    """The command that trained, and one that measures the score of this many episodes."""
-    try:
-        trained = read_json(run.config, "the config.json of a run", {"command": list})["command"]
-    except ValueError:  # a checkpoint outside a run directory
-        trained = []
-    test = ["main.py", "--op_mode=test", f"--load={run.path.name}", f"--test_episode_count={episodes or 100}"]
-    return [f"    python {shlex.join(map(str, command))}" for command in (trained, test) if command]
+def _training_commands(run: RunDirectory) -> list[list[Any]]:
+    """The commands that began and resumed the run, the first one first."""
+    commands = []
+    for path in run.config_paths():
+        with contextlib.suppress(ValueError):  # a damaged file, or none for a checkpoint outside a run directory
+            commands.append(read_json(path, "the config.json of a run", {"command": list})["command"])
+    return [command for command in commands if command]
+
+
+def _test_command(plan: Plan, checkpoint: Checkpoint, path: Path, score: dict[str, Any]) -> list[str]:
+    """The command that measures the score again. path: of the checkpoint."""
+    settings = checkpoint.settings
+    count = max(1, score["count"] // len(plan.spec.tasks)) if score else DEFAULTS["test_episode_count"]  # of each task
+    command = ["main.py", "--op_mode=test", f"--load={path}", f"--test_episode_count={count}"]
+    greedy = (score.get("protocol") or plan.protocol).get("actions") == "greedy"
+    if greedy != settings.get("greedy", False):
+        command.append("--greedy" if greedy else "--nogreedy")
+    if (seed := score.get("seed", settings.get("seed"))) != settings.get("seed"):
+        command.append(f"--seed={seed}")
+    return command
 
 
 def _table(rows: dict[str, Any]) -> list[str]:

@@ -67,7 +67,7 @@ def export_policy(plan: Plan, checkpoint: Checkpoint, checkpoint_path: Path, fol
                 description = describe(plan, checkpoint, checkpoint_path, differences)
                 (target / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
                 if plan.config.output.card:
-                    log.info("%s: model card", write_card(plan, checkpoint, folder, target))
+                    log.info("%s: model card", write_card(plan, checkpoint, checkpoint_path, folder, target))
     except OSError as error:
         log.error("error: the policy was not exported: %s", error)
         return 1

@@ -11,8 +11,9 @@ import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from importlib import metadata
-from itertools import chain, count
+from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,14 @@ class RunDirectory:
                 path.unlink(missing_ok=True)
         return [put_aside(path) for path in self.checkpoint_paths() if update_of(path) > update]
 
+    def config_paths(self) -> list[Path]:
+        """The config.json of each command of the run, oldest first."""
+        return [*takewhile(Path.exists, self._earlier_configs()), self.config]
+
+    def _earlier_configs(self) -> Iterator[Path]:
+        """The names of the files of earlier commands, which exist up to the newest of them."""
+        return (self.path / f"config_{number}.json" for number in count(1))
+
     def write_config(self, settings: dict[str, Any], command: list[str], notes: list[str], parent: str | None = None) -> None:
         """Write config.json. An earlier command's config.json becomes config_1.json, or the next number that is free.
 
@@ -164,7 +173,7 @@ class RunDirectory:
             # The new file is complete before it takes the name, so a full disk leaves config.json as it is.
             partial.write_text(text + "\n")
             if self.config.exists():
-                earlier = next(path for number in count(1) if not (path := self.path / f"config_{number}.json").exists())
+                earlier = next(path for path in self._earlier_configs() if not path.exists())
                 second_name(self.config, earlier)  # and no rename: a kill would leave a folder that is no longer a run
             partial.replace(self.config)
         finally:

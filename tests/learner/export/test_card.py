@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,25 @@ def test_a_card_shows_score_protocol_commands_and_pictures(tmp_path: Path) -> No
     assert (folder / "learning_curve.png").read_bytes() == b"curve"
     assert "(learning_curve.png)" in text
     assert "evaluation.gif" not in text
+
+
+def test_the_commands_of_a_card_are_those_that_trained_and_one_that_repeats_the_score(tmp_path: Path) -> None:
+    flags = catch_flags(env="Catch-v0,Avoid-v0", results_dir=tmp_path, environment_max_steps=400)
+    assert run_main("--op_mode=train", *flags).returncode == 0
+    run = RunDirectory((tmp_path / "latest").resolve())
+    assert run_main(f"--resume={run.path}", "--more_steps=200", "--learner_threads=1").returncode == 0
+    assert run_main("--op_mode=test", f"--load={run.path}", "--test_episode_count=3", "--greedy", "--seed=5").returncode == 0
+    _, text, _ = card_of(run)
+    first, resumed, test = (shlex.split(line)[2:] for line in text.splitlines() if line.startswith("    python main.py "))
+    assert first == ["--op_mode=train", *flags]
+    assert resumed == [f"--resume={run.path}", "--more_steps=200", "--learner_threads=1"]
+    (before,) = run.path.glob("evaluation_*.json")
+    wanted = json.loads(before.read_text())
+    before.unlink()
+    assert run_main(*test).returncode == 0
+    (after,) = run.path.glob("evaluation_*.json")
+    got = json.loads(after.read_text())
+    assert (got["episodes"], got["protocol"]) == (wanted["episodes"], wanted["protocol"])
 
 
 def test_no_card_is_written_unless_it_is_asked_for(tmp_path: Path) -> None:
