@@ -9,6 +9,7 @@ from typing import Any
 from agents import AGENTS
 from learner.evaluation.protocol import check_protocol
 from learner.settings.declarations import DEFAULT_AGENT
+from learner.settings.presets import shown_origin
 from learner.settings.schema import SHARED, agent_of, agent_settings, every_setting, needs_of, table_of
 from replay import REPLAYS, parse_replay_parameters
 from replay.kinds.distances import POLICY_DISTANCES
@@ -32,10 +33,13 @@ def find_setting(name: str, agent: str = DEFAULT_AGENT) -> SettingField:
 def check_given(given: Mapping[str, Any]) -> None:
     """Check given values as far as the agent, which may stand in a checkpoint, does not matter. Raises ValueError."""
     for name, value in given.items():
-        if name in SHARED:
-            SHARED[name].check(value)
-        else:
-            find_setting(name, agent_of(given))
+        try:
+            if name in SHARED:
+                SHARED[name].check(value)
+            else:
+                find_setting(name, agent_of(given))
+        except ValueError as error:
+            raise ValueError(f"{error}{shown_origin(name, given)}") from error
 
 
 def check_taken(given: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -50,13 +54,13 @@ def check_taken(given: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         if name not in table:
             find_setting(name)
             others = [other for other in AGENTS if name in agent_settings(other)]
-            raise ValueError(
-                f"{name}: not a setting of agent {agent}; {listed(sorted(others), 'and')} take{'s' * (len(others) == 1)} it"
-            )
+            takers = f"{listed(sorted(others), 'and')} take{'s' * (len(others) == 1)} it"
+            raise ValueError(f"{name}{shown_origin(name, given)}: not a setting of agent {agent}; {takers}")
         families = table[name].setting.families
         if families and family and family not in families:
             hint = other_setting(env, given["env_args"]) if name == "env_args" else ""
-            raise ValueError(f"{name}: not a setting of {env}; {listed(sorted(families), 'and')} environments take it{hint}")
+            takers = f"{listed(sorted(families), 'and')} environments take it{hint}"
+            raise ValueError(f"{name}{shown_origin(name, given)}: not a setting of {env}; {takers}")
 
 
 def check_settings(flat: Mapping[str, Any]) -> None:

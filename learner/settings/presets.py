@@ -27,8 +27,17 @@ def load_preset(name: str) -> dict[str, Any]:
     """The settings of a preset, as the command line would give them. Raises ValueError."""
     if name == NO_PRESET:
         return {}
-    settings = rename_settings(_read(name)["settings"])
-    return {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in settings.items()}
+    settings = _read(name)["settings"]
+    if "preset" in settings:
+        raise ValueError(f"preset: wanted no preset among the settings of {name}, got {str(settings['preset'])[:80]!r}")
+    texts = {key: json.dumps(value) for key, value in settings.items() if isinstance(value, list | dict)}
+    return rename_settings(settings | texts)  # last, because the other names of a replay's keys are found in its text
+
+
+def shown_origin(name: str, given: Mapping[str, Any]) -> str:
+    """The preset that gives one of the given settings, for a line about it; empty if the command gives it."""
+    settings = load_preset(preset := given.get("preset", NO_PRESET))
+    return f" (of the preset {preset})" if name in settings and settings[name] == given[name] else ""
 
 
 def describe_presets() -> dict[str, str]:

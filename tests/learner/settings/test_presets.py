@@ -13,6 +13,7 @@ from learner.evaluation.protocol import apply_protocol
 from learner.machine.detect import Machine
 from learner.machine.fit import fit_to_machine
 from learner.runs.loading import merge_settings
+from learner.settings.check import check_given
 from learner.settings.config import Config, make_config
 from learner.settings.help import preset_hints
 from learner.settings.presets import PRESETS, apply_preset, describe_presets, load_preset
@@ -80,6 +81,36 @@ def test_a_preset_may_be_a_file_of_the_user_s(tmp_path: Path) -> None:
         load_preset(str(file))
     with pytest.raises(ValueError, match=r"gone\.json: wanted a preset in JSON, got No such file"):
         load_preset("gone.json")
+
+
+def test_a_file_may_write_replays_as_the_flag_does(tmp_path: Path) -> None:
+    replay = {"type": "custom", "CAPACITY": 100, "insert_strategy": "elite_insertion", "alfa_annealing_factor": 2.0}
+    replays = [{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {**replay, "sample_ratio": 0.5}]
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"settings": {"env": "Catch-v0", "replay_parameters": replays}}))
+    flag = config_of("--env=Catch-v0", f"--replay_parameters={json.dumps(replays)}")
+    assert config_of(f"--preset={file}").replays == flag.replays
+    assert flag.replays[1].annealing_factor == 2.0
+
+
+def test_a_refusal_names_the_preset_that_gives_the_setting(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    for settings, line in (
+        ({"lrr": 3}, rf"^unknown setting 'lrr' \(of the preset {file}\)$"),
+        ({"batch_size": 0}, rf"^batch_size: .*, got 0 \(of the preset {file}\)$"),
+        ({"preset": "quick"}, rf"^preset: wanted no preset among the settings of {file}, got 'quick'$"),
+    ):
+        file.write_text(json.dumps({"settings": settings}))
+        with pytest.raises(ValueError, match=line):
+            check_given(apply_preset({"preset": str(file)}))
+    chosen = {"preset": "ppo_cartpole", "agent": "dqn"}
+    for typed, line in (
+        ({}, r"^epochs \(of the preset ppo_cartpole\): not a setting of agent dqn"),
+        ({"epochs": 3}, "^epochs: not a setting of agent dqn"),
+    ):
+        given = {name: value for name, value in apply_preset({**chosen, **typed}).items() if name in (*chosen, "epochs")}
+        with pytest.raises(ValueError, match=line):
+            merge_settings(given, {})
 
 
 def test_each_preset_is_described_in_a_sentence() -> None:
