@@ -10,6 +10,9 @@ from typing import Any
 
 from gymnasium import spaces
 
+from learner.evaluation.protocol import apply_protocol
+from learner.runs.loading import merge_settings
+from learner.settings.check import check_settings
 from learner.settings.schema import DEFAULTS, Settings, build
 from serve.app import ClientServer
 from serve.run import check_address, listen, run, serve
@@ -31,7 +34,7 @@ RETRY_SECONDS = 3.0
 def settle_served(given: Settings) -> Settings:
     """The given settings, with the environment and the spaces of a run that clients play. It may wait for a client.
 
-    Raises ValueError in one line.
+    Raises ValueError in one line, before it waits if the settings cannot be those of such a run whatever its spaces.
     """
     if given.get("worker_kind", AUTO) != SERVED:
         return given
@@ -46,6 +49,8 @@ def settle_served(given: Settings) -> Settings:
             )
         return given
     if text == NO_SPACES:
+        settings, _ = merge_settings({**given, "env": env}, {})
+        check_settings(apply_protocol(settings, given))
         name, found = wait_for_client(server)
         env = PREFIX + name if env == UNKNOWN else env
         return {**given, "env": env, "spaces": json.dumps(found.to_json())}

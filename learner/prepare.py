@@ -298,9 +298,6 @@ def _check_training(job: Job) -> None:
     tasks, environments = len(plan.spec.tasks), config.workers.environments
     if environments < tasks and config.workers.worker_kind != RECORDED:
         raise ValueError(f"envs_per_worker: wanted at least {tasks} environments for {config.env.env}, got {environments}")
-    if config.is_remote and config.evaluation.evaluates:
-        only = f"{config.env.env}, which only clients play (those with --exploit show the best actions)"
-        raise ValueError(f"eval_period: wanted no evaluations for {only}, got some")
     _check_recording(plan)
     _check_episodic_count(config)
     if not job.dataset:

@@ -18,7 +18,7 @@ from setting import AUTO, SettingField, listed
 from workers import groups_of
 from workers.base import MOST_BLOCKS, NO_RECORDING, RECORDED, SERVED
 from workers.runtime_env import parse_runtime_env
-from wrappers import family_of, other_setting
+from wrappers import family_of, other_setting, served
 from wrappers.spec import tasks_of
 
 
@@ -79,6 +79,9 @@ def check_settings(flat: Mapping[str, Any]) -> None:
     _check_shared(flat)
     if flat["worker_kind"] == SERVED:
         _check_served(flat)
+    if served.matches(flat["env"]) and (flat["eval_period"] or flat["eval_seconds"]):
+        only = f"{flat['env']}, which only clients play (those with --exploit show the best actions)"
+        raise ValueError(f"eval_period: wanted no evaluations for {only}, got some")
     groups, envs = groups_of(flat["worker_kind"]), flat["envs_per_worker"]
     if envs != AUTO and envs % groups:
         wanted = f"a multiple of {groups} with worker_kind {flat['worker_kind']}, whose environments take turns"
@@ -129,6 +132,9 @@ def _check_served(flat: Mapping[str, Any]) -> None:
     seats, batch, needs = flat["envs_per_worker"], flat["batch_size"], needs_of(flat)
     if needs.episodes:
         agent = f"agent {flat['agent']}, whose environments play the members of a population in turn"
+        raise ValueError(f"worker_kind: wanted another kind with {agent}, got {SERVED}")
+    if needs.recorded:
+        agent = f"agent {flat['agent']}, which learns from recordings alone"
         raise ValueError(f"worker_kind: wanted another kind with {agent}, got {SERVED}")
     on_policy = needs.on_policy
     if seats == AUTO or (on_policy and batch == AUTO):

@@ -178,6 +178,29 @@ def test_a_refused_address_and_environment_are_one_line(tmp_path: Path) -> None:
             launch.prepare("train", {"bind": f"127.0.0.1:{free_port()}", **given, **changed}, ["main.py"])
 
 
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"agent": "es"}, "^worker_kind: wanted another kind with agent es"),
+        ({"agent": "bc"}, "^worker_kind: wanted another kind with agent bc"),
+        ({"core_inputs": True}, "^core_inputs: wanted false with worker_kind served"),
+        ({"learner_count": 2}, "^learner_count: wanted 1 with worker_kind served"),
+        ({"eval_period": 10}, "^eval_period: wanted no evaluations for served:client"),
+        ({"updates_per_step": 0.5}, "^updates_per_step: not a setting of agent ppo"),
+    ],
+)
+def test_a_bad_run_is_refused_before_a_client_comes(
+    changed: dict[str, Any], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(_: object) -> None:
+        raise AssertionError("the run waits for a client")
+
+    monkeypatch.setattr("learner.first_client.wait_for_client", wait)
+    given = {"results_dir": str(tmp_path), "worker_kind": "served", "bind": f"127.0.0.1:{free_port()}", "agent": "ppo"}
+    with pytest.raises(ValueError, match=line):
+        launch.prepare("train", {**given, **changed}, ["main.py"])
+
+
 SPACES = (
     '{"observation": {"type": "box", "shape": [4], "dtype": "float32", "low": null, "high": null}, '
     '"action": {"type": "discrete", "n": 2}}'
