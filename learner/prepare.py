@@ -152,6 +152,12 @@ def prepare(op_mode: str, given: Settings, command: list[str], remarks: Sequence
     return job
 
 
+def check_trainable(given: Settings) -> None:
+    """Raise ValueError if no machine could train with these settings."""
+    asked = parse("train", given, [], ())
+    _check_recording(fit(asked, *fill_in(asked), detect_machine()).plan)
+
+
 def parse(op_mode: str, given: Settings, command: list[str], remarks: Sequence[str]) -> Command:
     """The command with the settings of its preset, and without credentials. Raises ValueError."""
     whole = apply_preset(given)

@@ -8,22 +8,28 @@ from __future__ import annotations
 import json
 import keyword
 import re
-import shlex
+import runpy
 import sys
 from collections.abc import Mapping
+from contextlib import chdir
 from importlib.util import find_spec
 from inspect import getsourcefile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from agents import AGENTS, find_agent
-from learner.runs.directory import PROGRAM
+from learner.prepare import check_trainable
+from learner.runs.directory import shell_name_of_program
 from learner.settings.schema import SHARED
 from setting import listed
+from wrappers.served import PREFIX
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
 IN_TEMPLATES = "my_app"
-AGENT_FILE = "agent.py"
+CONTINUOUS = "Pendulum-v1"
+"""Environment of the template agent for a copied agent that cannot learn choices."""
+AGENT_FILE, CLIENT_FILE = "agent.py", "client.py"
 
 
 def describe_templates() -> dict[str, str]:
@@ -50,7 +56,9 @@ def write_app(given: Mapping[str, str]) -> str:
         )
     settings = json.loads(files["settings.json"])
     if agent:
-        settings["settings"]["agent"] = agent
+        name = "copy_agent" if copied else "agent"
+        env = _trainable_env(files, app, template, name, given[name])
+        settings["settings"] |= {"agent": agent, **env}
         files["settings.json"] = json.dumps(settings, indent=4) + "\n"
         files["README.md"] = files["README.md"].replace(f"{app}/{AGENT_FILE}:MyAgent", agent)
     _write(Path(app), files)
@@ -87,11 +95,39 @@ def _named_agent(given: Mapping[str, str], app: str, template: str) -> str:
     return f"{app}/{AGENT_FILE}:{AGENTS[copied].__name__}" if copied else agent
 
 
+def _trainable_env(files: Mapping[str, str], app: str, template: str, name: str, agent: str) -> dict[str, str]:
+    """The setting of the environment in which a chosen agent trains; empty for a client, which tells its own.
+
+    name: the flag that chooses the agent. Raises ValueError with the line that would refuse the app's own command.
+    """
+    named = agent if agent in AGENTS else str(Path(agent).absolute())
+    settings = {**json.loads(files["settings.json"])["settings"], "agent": named}
+    refusals = []
+    with TemporaryDirectory() as folder, chdir(folder):  # an environment is imported from the folder of its app
+        _write(Path(app), files)
+        spaces = _spaces_of(Path(app, CLIENT_FILE)) if CLIENT_FILE in files else {}
+        for env in ({}, {"env": CONTINUOUS}) if template == "agent" else ({},):
+            try:
+                check_trainable({**settings, **spaces, **env})
+            except ValueError as error:
+                refusals.append(error)
+            else:
+                return env
+    wanted = f"wanted an agent that can train with template {template}"
+    raise ValueError(f"{name}: {wanted}, got {agent!r} ({refusals[0]})") from refusals[0]
+
+
+def _spaces_of(client: Path) -> dict[str, str]:
+    """The settings that a trainer has from a client."""
+    module = runpy.run_path(str(client))
+    spaces = {"observation": module["OBSERVATION"], "action": module["ACTION"]}
+    return {"env": f"{PREFIX}{client.stem}", "spaces": json.dumps(spaces)}
+
+
 def _adapted(path: Path, app: str) -> str:
-    """The text of a template's file for this app. Commands name main.py by its path if it is not in the current folder."""
+    """The text of a template's file for this app. Commands name main.py by its path from the current folder."""
     text = path.read_text().replace(IN_TEMPLATES, app)
-    main = "main.py" if Path.cwd() == PROGRAM else PROGRAM / "main.py"
-    return text.replace("python main.py", f"python {shlex.quote(str(main))}")
+    return text.replace("python main.py", f"python {shell_name_of_program()}")
 
 
 def _copied_agent(name: str) -> str:

@@ -16,13 +16,13 @@ import main
 from agents import AGENTS
 from agents.user_agent import user_agent
 from learner.runs.checkpoint import load_checkpoint
+from learner.runs import directory
 from learner.runs.directory import RunDirectory
 from learner.settings.presets import PRESETS
 from replay.parameters import types
 from tests.serve.playing import free_port
 from tests.support import REPOSITORY, same
-from tools import new
-from tools.new import describe_templates, write_app
+from tools.new import TEMPLATES, describe_templates, write_app
 from wrappers import ENVIRONMENTS
 
 SMALL = ("--worker_kind=serial", "--envs_per_worker=4", "--learner_threads=1", "--verbosity=0")
@@ -60,7 +60,7 @@ def test_the_commands_of_a_new_app_run(template: str) -> None:
 
 
 def test_the_commands_of_a_program_in_a_folder_with_a_space_are_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(new, "PROGRAM", Path("/some where"))
+    monkeypatch.setattr(directory, "PROGRAM", Path("/some where"))
     write_app({"app": "quoted", "template": "gymnasium"})
     train = next(line for line in Path("quoted/README.md").read_text().splitlines() if line.startswith("    python "))
     assert shlex.split(train)[:2] == ["python", "/some where/main.py"]
@@ -94,13 +94,59 @@ def test_the_game_of_a_client_needs_its_package_only_to_connect(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_every_agent_can_be_copied(name: str) -> None:
-    write_app({"app": "copied", "template": "gymnasium", "copy_agent": name})
+def test_every_agent_that_plays_can_be_copied(name: str) -> None:
+    given = {"app": "copied", "template": "agent", "copy_agent": name}
+    if AGENTS[name].needs(AGENTS[name].config_class()).recorded:
+        with pytest.raises(ValueError, match=f"^copy_agent: wanted an agent .*, got '{name}' .recording: wanted a folder"):
+            write_app(given)
+        assert not Path("copied").exists()
+        return
+    write_app(given)
     agent = json.loads(Path("copied/settings.json").read_text())["settings"]["agent"]
     assert agent == f"copied/agent.py:{AGENTS[name].__name__}"
     found = user_agent(agent)
     assert found is not AGENTS[name]
     assert found.config_class.__name__ == AGENTS[name].config_class.__name__
+
+
+@pytest.mark.parametrize(
+    ("template", "flag", "agent"),
+    [
+        ("agent", "copy_agent", "td3"),
+        ("gymnasium", "copy_agent", "dqn"),
+        ("bandit", "agent", "mine.py:MyAgent"),
+        ("client", "agent", "sqn"),
+    ],
+)
+def test_the_first_command_of_an_app_is_accepted_with_a_chosen_agent(template: str, flag: str, agent: str) -> None:
+    app = f"chosen_{template}_app"
+    Path("mine.py").write_text((TEMPLATES / "agent" / "agent.py").read_text())
+    write_app({"app": app, "template": template, flag: agent})
+    served = ["--spaces=spaces.json", f"--bind=127.0.0.1:{free_port()}"] if template == "client" else []
+    if served:
+        module = runpy.run_path(f"{app}/client.py")
+        Path("spaces.json").write_text(json.dumps({"observation": module["OBSERVATION"], "action": module["ACTION"]}))
+    main.prepare(["main.py", *commands(app)[0], *served])
+
+
+@pytest.mark.parametrize(
+    ("template", "flag", "agent", "reason"),
+    [
+        ("gymnasium", "agent", "td3", "env: wanted actions that are real numbers"),
+        ("gymnasium", "agent", "bc", "recording: wanted a folder"),
+        ("bandit", "copy_agent", "ddpg", "env: wanted actions that are real numbers"),
+        ("client", "agent", "es", "worker_kind: wanted another kind with agent es"),
+        ("client", "copy_agent", "td3", "env: wanted actions that are real numbers"),
+    ],
+)
+def test_an_agent_that_cannot_train_the_app_is_refused(
+    template: str, flag: str, agent: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--app=refused", f"--template={template}", f"--{flag}={agent}")
+    assert main.main(["main.py", "--op_mode=new", *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {flag}: wanted an agent that can train with template {template}, got '{agent}' ({reason}")
+    assert not list(Path().iterdir())
 
 
 @pytest.mark.parametrize(("name", "env"), [("ppo", "Catch-v0"), ("dqn", "Catch-v0")])
