@@ -15,8 +15,8 @@ import pytest
 import main
 from agents import AGENTS
 from agents.user_agent import user_agent
-from learner.runs.checkpoint import load_checkpoint
 from learner.runs import directory
+from learner.runs.checkpoint import load_checkpoint
 from learner.runs.directory import RunDirectory
 from learner.settings.presets import PRESETS
 from replay.parameters import types
