@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +21,12 @@ from learner.signals import StopSignals
 from serve.app import ClientServer, Receive, Scope, Send, send_body, send_json
 from serve.frames import ProtocolError, number, pack, shown, truth, unpack
 from serve.run import listen, run, serve
-from serve.session import Busy, Host, Outcome, Session
+from serve.session import NO_ACTION, Busy, Host, Outcome, Session
 from serve.settings import ServerConfig
 from serve.values import read_mask, wire_action
 from workers.evaluation_policy import EvaluationPolicy
+from workers.failures import failures_of
+from workers.finite import NotFiniteError
 from wrappers.gymnasium_spaces import FrameBuffer
 from wrappers.served import PREFIX, spaces_of, translation_of
 
@@ -36,16 +38,23 @@ MOST_NAME = 64  # characters of a seat's name or an environment's id
 LOOK_SECONDS = 1.0  # between two looks for newer weights
 Reply = Callable[[Any, int], None]
 """Takes an action of the environment, and the version of the weights that chose it."""
+Refuse = Callable[[ProtocolError], None]
+"""Takes the error of an observation that the policy has no action for."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """An observation that waits for an action. stack: `[1, S, *frame_shape]`. first: whether it is its episode's first."""
+    """An observation that waits for an action.
+
+    stack: `[1, S, *frame_shape]`, and the one before it. first: whether the observation is its episode's first.
+    """
 
     seat: int
     stack: np.ndarray
+    before: np.ndarray
     first: bool
     reply: Reply
+    refuse: Refuse
 
 
 @dataclass
@@ -115,14 +124,20 @@ class PolicyHost(Host):
 
     def _ask_for_session(self, seat: int, outcome: Outcome, *, first: bool) -> None:
         session = self._sessions[seat]
-        self.ask(seat, outcome, first=first, reply=lambda action, version: session.answer(seat, action, version))
+        self.ask(
+            seat,
+            outcome,
+            first=first,
+            reply=lambda action, version: session.answer(seat, action, version),
+            refuse=lambda error: session.refuse(error, seat),
+        )
 
     def leave(self, seat: int) -> None:
         self._sessions.pop(seat, None)
         self._memories.pop(seat, None)
         self.policy.forget(seat)
 
-    def ask(self, seat: int, outcome: Outcome, *, first: bool, reply: Reply) -> None:
+    def ask(self, seat: int, outcome: Outcome, *, first: bool, reply: Reply, refuse: Refuse) -> None:
         """Let an observation wait for the next pass of the network."""
         name = self._translation.plan.mask_in_info
         info = {name: outcome.mask} if name and outcome.mask is not None else {}
@@ -131,14 +146,26 @@ class PolicyHost(Host):
         before, last = (self.inputs.empty(), None) if first else (kept.stack, kept.action)
         reward = 0.0 if first else outcome.reward
         kept.stack = self.inputs.push(before, self._buffer.frames(), action=last, reward=reward, task=kept.task)
-        self.waiting.append(Waiting(seat, kept.stack, first, reply))
+        self.waiting.append(Waiting(seat, kept.stack, before, first, reply, refuse))
         self.came.set()
 
     def act(self) -> None:
-        """Act on all observations that wait, in one pass of the network."""
+        """Act on all observations that wait, in one pass of the network, or two if some are refused."""
         waiting, self.waiting = self.waiting, []
-        if not waiting:
-            return
+        while waiting:
+            try:
+                self._answer(waiting)
+                return
+            except NotFiniteError as error:
+                wrong = error.wrong_rows.tolist()
+            for each in (each for each, is_wrong in zip(waiting, wrong, strict=True) if is_wrong):
+                if each.seat in self._memories:
+                    self._memories[each.seat].stack = each.before
+                each.refuse(ProtocolError("value", NO_ACTION))
+            waiting = [each for each, is_wrong in zip(waiting, wrong, strict=True) if not is_wrong]
+
+    def _answer(self, waiting: list[Waiting]) -> None:
+        """Act on these observations. Raises NotFiniteError before any of them is answered."""
         stacks, first = np.concatenate([each.stack for each in waiting]), np.array([each.first for each in waiting])
         chosen = self.policy.choose(stacks, first, np.array([each.seat for each in waiting]))
         actions = self._translation.spec.action.check(chosen.actions.numpy(), len(waiting))
@@ -231,7 +258,11 @@ class ActRequests:
             if not answered.done():
                 answered.set_result((wire_action(action), version))
 
-        host.ask(seat, outcome, first=is_new or first, reply=reply)
+        def refuse(error: ProtocolError) -> None:
+            if not answered.done():
+                answered.set_exception(error)
+
+        host.ask(seat, outcome, first=is_new or first, reply=reply, refuse=refuse)
         try:
             return await answered
         finally:
@@ -279,12 +310,7 @@ def serve_policy(plan: Plan, checkpoint: Checkpoint, path: Path, directory: RunD
             return {"environment": environment, "steps": host.steps, "version": host.version}
 
         server = ClientServer(host, config, status, requests)
-        tasks = [asyncio.ensure_future(_act(host)), asyncio.ensure_future(_look(plan, host, requests, path, directory))]
-        try:
-            await serve(server, listening, _wait(signals))
-        finally:
-            for task in tasks:
-                task.cancel()
+        await serve(server, listening, _work(signals, _act(host), _look(plan, host, requests, path, directory)))
 
     with StopSignals(at_once=lambda: None, first="Stopping.") as signals:
         log.info("Serving update %s at %s", f"{checkpoint.counters.updates:,}", config.url)
@@ -292,9 +318,18 @@ def serve_policy(plan: Plan, checkpoint: Checkpoint, path: Path, directory: RunD
     return 0
 
 
-async def _wait(signals: StopSignals) -> None:
-    while not signals.requested:
-        await asyncio.sleep(0.1)
+async def _work(signals: StopSignals, *endless: Coroutine[Any, Any, None]) -> None:
+    """Run endless work until a signal asks to stop. Raises WorkerError if a part of the work fails."""
+    tasks = [asyncio.ensure_future(each) for each in endless]
+    try:
+        while not signals.requested:
+            done, _ = await asyncio.wait(tasks, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
+            with failures_of("the served policy"):
+                for task in done:
+                    task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def _act(host: PolicyHost) -> None:

@@ -84,9 +84,7 @@ class Connection:
 
     def _refuse(self, error: ProtocolError) -> None:
         log.debug("client %s: %s: %s", self.session.name or "without a name", error.code, error)
-        if not self.session.closed:
-            self.session.send(error.to_message())
-            self.session.closed = True
+        self.session.refuse(error)
 
     async def _read(self) -> None:
         while not self.session.closed:

@@ -14,6 +14,8 @@ from wrappers.space_json import DTYPES
 PROTOCOL = 1
 MOST_MESSAGES = 1024
 """Messages in one frame."""
+LARGEST = float(np.finfo(np.float32).max)
+"""Rewards and observations become float32."""
 
 Message = Mapping[str, Any]
 
@@ -97,7 +99,7 @@ def truth(message: Message, name: str, default: bool | None = None) -> bool:
 
 
 def number(message: Message, name: str) -> float:
-    """The field `name`, a finite number. Raises ProtocolError."""
+    """The field `name`, a number that is finite in float32. Raises ProtocolError."""
     value = message.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ProtocolError("message", f"{name}: wanted a number, got {shown(value)}")
@@ -105,8 +107,8 @@ def number(message: Message, name: str) -> float:
         result = float(value)
     except OverflowError:
         result = math.inf
-    if not math.isfinite(result):
-        raise ProtocolError("value", f"{name}: wanted a finite number, got {shown(value)}")
+    if not abs(result) <= LARGEST:
+        raise ProtocolError("value", f"{name}: wanted a finite number of float32, got {shown(value)}")
     return result
 
 

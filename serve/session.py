@@ -22,6 +22,8 @@ MOST_SEATS = 1024
 MOST_VALUES = 4096
 """Numbers of one metric."""
 RECENT_EPISODES = 100  # whose mean return is shown
+NO_ACTION = "observation: wanted one that the policy has finite outputs for, got one with outputs that are not finite"
+"""Line of an error. Numbers near the end of float32 cause it, or a policy that diverged."""
 NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 
 
@@ -159,10 +161,19 @@ class Session:
 
     def answer(self, host_seat: int, action: Any, version: int) -> None:
         """Send the action of a seat, as the environment takes it. Others that wait go in the same frame."""
-        if host_seat in self._numbers:  # the client may have left meanwhile
+        if host_seat in self._numbers and not self.closed:  # the client may have left meanwhile
             seat = self._numbers[host_seat]
             self.places[seat].state = SeatState.ACTING
             self.send({"type": "action", "seat": seat, "action": wire_action(action), "version": version})
+
+    def refuse(self, error: ProtocolError, host_seat: int | None = None) -> None:
+        """Send an error as the last message; then the connection ends. host_seat: the seat that the error belongs to."""
+        if self.closed:
+            return
+        if host_seat is not None:
+            error.seat = self._numbers.get(host_seat)
+        self.send(error.to_message())
+        self.closed = True
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message soon."""

@@ -48,7 +48,8 @@ def read_mask(value: Any, size: int) -> np.ndarray:
 def _box_reader(space: spaces.Box) -> Reader:
     shape, dtype = tuple(map(int, space.shape)), np.dtype(space.dtype)
     if dtype.kind == "f":
-        return lambda value, name: _finite(array(value, shape, name), name)
+        stored = np.dtype(np.float32) if dtype.itemsize > 4 else dtype  # frames are float32
+        return lambda value, name: _finite(array(value, shape, name), stored, name)
     limits = None if dtype.kind == "b" else np.iinfo(dtype.name)
     low, high = (int(limits.min), int(limits.max)) if limits else (0, 1)
 
@@ -60,10 +61,14 @@ def _box_reader(space: spaces.Box) -> Reader:
     return read
 
 
-def _finite(values: np.ndarray, name: str) -> np.ndarray:
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise ProtocolError("value", f"{name}: wanted finite numbers, got {values[~np.isfinite(values)].flat[0]}")
-    return values
+def _finite(values: np.ndarray, dtype: np.dtype[Any], name: str) -> np.ndarray:
+    """The values in a dtype of floats. The dtype of the wire may hold larger numbers."""
+    with np.errstate(over="ignore"):
+        stored = values.astype(dtype)
+    finite = np.isfinite(stored)
+    if not finite.all():
+        raise ProtocolError("value", f"{name}: wanted finite numbers of {dtype}, got {values[~finite].flat[0]}")
+    return stored
 
 
 def _within(values: np.ndarray, low: Any, high: Any, name: str) -> np.ndarray:

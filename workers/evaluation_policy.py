@@ -35,19 +35,21 @@ class EvaluationPolicy:
             first: bool `[N]`, whether each observation is its episode's first; None for all.
             environments: int `[N]`, the environments' numbers, by which a core's state is kept; None for 0 to N - 1.
 
-        Raises NotFiniteError: large finite weights of a policy that diverged can give infinite outputs.
+        Raises NotFiniteError with the rows: large finite weights of a policy that diverged, or large finite observations,
+        can give infinite outputs. The states of cores are then as before.
         """
         count = len(observations)
         first = np.ones(count, bool) if first is None else first
         environments = np.arange(count) if environments is None else environments
         state = self._state_before(torch.from_numpy(first), environments)
         output, features, state = self._network.infer(torch.from_numpy(observations).to(self._device), state)
-        if state is not None:
-            self._states.update(zip(environments.tolist(), state, strict=True))
         # Actions are drawn on the CPU, so that one seed means one game on any device.
         inferred = NetworkOutput(type(output)(*(tensor.cpu() for tensor in output)), features)
         if not all(tensor.isfinite().all() for tensor in inferred.output):
-            raise NotFiniteError("the policy's outputs are not finite: its training diverged")
+            rows = torch.stack([~tensor.isfinite().reshape(count, -1).all(1) for tensor in inferred.output]).any(0)
+            raise NotFiniteError("the policy's outputs are not finite: its training diverged", rows.numpy())
+        if state is not None:  # only now, so that a caller may leave out the rows of an error and ask again
+            self._states.update(zip(environments.tolist(), state, strict=True))
         exploration = None if self._epsilon is None else torch.full((count, 1), self._epsilon)
         return self._network.choose(inferred, self._generator, exploration, greedy=self._greedy)
 

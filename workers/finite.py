@@ -10,7 +10,14 @@ from wrappers.spaces import Packing
 
 
 class NotFiniteError(RuntimeError):
-    """An environment or a policy returned a non-finite number."""
+    """An environment or a policy returned a non-finite number.
+
+    wrong_rows: bool `[N]`, which of a policy's N observations its outputs are not finite for; empty for an environment.
+    """
+
+    def __init__(self, message: str, wrong_rows: np.ndarray = np.zeros(0, bool)) -> None:  # noqa: B008  (never written)
+        super().__init__(message)
+        self.wrong_rows = wrong_rows
 
 
 def check_environments(name: str, values: np.ndarray, environment_ids: np.ndarray) -> None:
@@ -45,13 +52,12 @@ def float_parts(packing: Packing | None, observations: np.ndarray) -> Iterator[t
 
 
 def check_policy(version: int, *outputs: np.ndarray) -> None:
-    """Check the outputs of a policy, actions among them. version: update whose weights acted. Raises NotFiniteError.
+    """Check the outputs of a policy, `[N, ...]` each, actions among them. Raises NotFiniteError with the rows.
 
-    Integers are finite by their dtype.
+    version: update whose weights acted. Integers are finite by their dtype.
     """
-    for output in outputs:
-        if output.dtype.kind != "f":
-            continue
-        finite = np.isfinite(output)
-        if not finite.all():
-            raise NotFiniteError(f"the policy of update {version}: wanted finite outputs, got {output[~finite][0]}")
+    floats = [output for output in outputs if output.dtype.kind == "f"]
+    wrong = [output[~np.isfinite(output)][0] for output in floats if not np.isfinite(output).all()]
+    if wrong:
+        rows = np.any([~np.isfinite(output.reshape(len(output), -1)).all(axis=1) for output in floats], axis=0)
+        raise NotFiniteError(f"the policy of update {version}: wanted finite outputs, got {wrong[0]}", rows)

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from websockets.sync.client import connect
 from benchmarks.policy_server import play, request_of
 from learner import launch
 from learner.evaluation.test_mode import load_policy
-from learner.policy_server import PolicyHost
+from learner.policy_server import ActRequests, PolicyHost
 from learner.runs.checkpoint import load_checkpoint
 from serve.session import Outcome
 from tests.learner.launching import trained
@@ -101,6 +102,8 @@ def test_requests_are_answered_as_test_mode_acts(run_folder: Path) -> None:
             (b"\xff", "message"),
             ({"observations": []}, "message"),
             ({"observation": [0] * 4, "seat": 7}, "message"),
+            ({"observation": [0] * 4, "first": "x"}, "message"),
+            ({"observation": [0] * 4, "seat": "new", "first": "x"}, "message"),
         ):
             status, answer = ask(port, body)
             assert (status, answer["error"]["code"]) == (400, code)
@@ -114,6 +117,44 @@ def test_requests_are_answered_as_test_mode_acts(run_folder: Path) -> None:
         assert ask(port, None, "/status")[1]["version"] == checkpoint.counters.updates
 
     while_served(run_folder, work, client_megabytes=0.2)
+
+
+@pytest.mark.parametrize("number", ["1e39", "3e38", "1e300"])
+def test_a_number_too_large_for_the_policy_costs_only_its_own_client(run_folder: Path, number: str) -> None:
+    """Some of these numbers are finite in float32, but not what the network makes of them."""
+
+    def work(port: int) -> None:
+        bad = json.loads(f"[[0, 0, 0, 0], [{number}, -{number}, {number}, {number}]]")
+        with ThreadPoolExecutor(6) as threads:
+            answers = list(threads.map(lambda each: ask(port, {"observation": each}), 3 * bad))
+        assert [status for status, _ in answers] == 3 * [200, 400]
+        assert {answer["error"]["code"] for status, answer in answers if status == 400} == {"value"}
+        assert ask(port, {"observation": bad[1], "seat": "a"})[0] == 400
+        assert ask(port, {"observation": bad[0], "seat": "a"})[0] == 200  # the seat remembers nothing of the bad one
+        with connect(f"ws://127.0.0.1:{port}/connect") as client:
+            hello = {"type": "hello", "protocol": 1, "name": "x", "spaces": ask(port, None, "/spaces")[1]}
+            client.send(json.dumps(hello))
+            assert json.loads(client.recv(timeout=5))["type"] == "welcome"
+            client.send(json.dumps({"type": "reset", "seat": 0, "observation": bad[1]}))
+            assert json.loads(client.recv(timeout=5))["code"] == "value"
+        assert ask(port, {"observation": bad[0]})[0] == 200
+
+    while_served(run_folder, work)
+
+
+def test_a_failure_of_the_server_ends_it(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: ActRequests) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(ActRequests, "forget_unused", fail)
+    job = launch.prepare("serve", {"load": str(run_folder), "bind": f"127.0.0.1:{free_port()}"}, ["main.py"])
+    timer = threading.Timer(10, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    assert launch.run(job) == 1
+    timer.cancel()
+    assert "RuntimeError: broken" in capsys.readouterr().out
 
 
 def test_the_benchmark_counts_an_answer_for_each_request(run_folder: Path) -> None:
@@ -196,7 +237,9 @@ def test_a_served_policy_sees_what_environments_of_the_program_give(given: dict[
         for _ in range(6):
             wanted.append(observations[0])
             frame = Packing(plan.spec.leaves).unpack(observations[:, -1])["observation"][0]
-            host.ask(seat, Outcome(frame, {}, None, reward), first=first, reply=lambda action, version: None)
+            host.ask(
+                seat, Outcome(frame, {}, None, reward), first=first, reply=lambda action, version: None, refuse=pytest.fail
+            )
             host.act()
             step = env.step(np.ones(1, np.int64))
             observations, reward, first = step.observations, float(step.rewards[0]), False

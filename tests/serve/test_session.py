@@ -128,6 +128,8 @@ BAD: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("value", [HELLO, RESET, {**STEP, "observation": [0, 0, 0, 1e999]}], {}),
     ("value", [HELLO, RESET, {**STEP, "observation": [0, 0, 0, "a"]}], {}),
     ("value", [HELLO, RESET, {**STEP, "observation": {"dtype": "object", "shape": [4], "data": b""}}], {}),
+    ("value", [HELLO, RESET, {**STEP, "observation": [0, 0, 0, 1e39]}], {}),
+    ("value", [HELLO, RESET, {**STEP, "reward": 1e39}], {}),
     ("message", [HELLO, RESET, {**STEP, "info": 3}], {}),
     ("message", [HELLO, {"type": "dance"}], {}),
     ("message", [HELLO, {"type": "metric", "name": "x", "value": []}], {}),

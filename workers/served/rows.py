@@ -34,7 +34,7 @@ class SlotRows:
 
     Attributes:
         free: numbers of slots that no seat and no learner has.
-        dropped: rows that no learner gets, because their on-policy batch was complete.
+        dropped: rows that no learner gets, because their on-policy batch was complete or their client was refused.
     """
 
     def __init__(self, setup: WorkerSetup, slots: Arrays, count: int, hand_over: Callable[[int], None]) -> None:
@@ -173,6 +173,14 @@ class SlotRows:
             self._drop(seat)
         self._discards[incomplete] = pending[incomplete]
         self._begun[incomplete] = pending[incomplete]  # a pending row keeps its place until its result comes
+
+    def discard(self, seat: int) -> None:
+        """Let the trajectory of a seat begin anew, because its newest observation may not be learned from."""
+        if self._begun[seat]:
+            self._drop(seat)
+        self._begun[seat] = False
+        self._tails[seat], self._returns[seat] = {}, 0.0
+        self._starts[seat].clear()
 
     def _drop(self, seat: int) -> None:
         """Count the rows of a seat's trajectory that nothing is learned from."""

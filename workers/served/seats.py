@@ -7,15 +7,18 @@ it waits for the `reset` of the seat's client, or of the next client that gets t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from time import perf_counter
 
 import numpy as np
 
 from replay.trajectory import Arrays
-from serve.session import Busy, Host, Outcome, Session
+from serve.frames import ProtocolError
+from serve.session import NO_ACTION, Busy, Host, Outcome, Session
 from workers.base import WorkerSetup
 from workers.evaluation_policy import EvaluationPolicy
+from workers.finite import NotFiniteError
 from workers.served.counts import Counts
 from workers.served.policy import SeatPolicy
 from workers.served.rows import SlotRows
@@ -24,6 +27,8 @@ from wrappers.gymnasium_spaces import FrameBuffer
 from wrappers.gymnasium_vector import Translation
 from wrappers.infos import InfoCollector
 from wrappers.served import spaces_of, translation_of
+
+log = logging.getLogger("springbok")
 
 RETRY_SECONDS = 2.0
 
@@ -171,7 +176,11 @@ class Seats(Host):
         if not len(seats):
             return len(exploiting) > 0
         self._rows.begin(seats, self._stacks)
-        acted = self._policy.act(seats, self._stacks[seats], self._first[seats])
+        try:
+            acted = self._policy.act(seats, self._stacks[seats], self._first[seats])
+        except NotFiniteError as error:
+            self._refuse(seats, error)
+            return True  # the other seats still wait, and act in the next call
         self._rows.write_action(seats, acted, self._policy.version, self._stacks)
         self._ready[seats], self._pending[seats] = False, True
         self._answer(seats, acted.actions, self._policy.version)
@@ -180,10 +189,31 @@ class Seats(Host):
         return True
 
     def _exploit(self, seats: np.ndarray) -> None:
-        if len(seats):
+        if not len(seats):
+            return
+        try:
             chosen = self._greedy.choose(self._stacks[seats], self._first[seats], seats)
-            self._ready[seats], self._pending[seats] = False, True
-            self._answer(seats, chosen.actions.numpy(), self._policy.version)
+        except NotFiniteError as error:
+            self._refuse(seats, error)
+            return
+        self._ready[seats], self._pending[seats] = False, True
+        self._answer(seats, chosen.actions.numpy(), self._policy.version)
+
+    def _refuse(self, seats: np.ndarray, error: NotFiniteError) -> None:
+        """End the sessions of those seats for which the policy's outputs are not finite."""
+        for seat in seats[error.wrong_rows].tolist():
+            session = self._sessions[seat]
+            log.warning("client %s: %s", session.name if session else "that has left", NO_ACTION)
+            if not self._exploits[seat]:
+                self._rows.discard(seat)
+            self._statistics.clear_one(seat)
+            self._next_episodes.pop(seat, None)
+            self._counts.cut += not self._ended[seat]
+            self._counts.dropped = self._rows.dropped
+            # The seat is as before its first client, so that the next one begins a trajectory.
+            self._ready[seat], self._ended[seat] = False, True
+            if session is not None:
+                session.refuse(ProtocolError("value", NO_ACTION), seat)
 
     def _answer(self, seats: np.ndarray, actions: np.ndarray, version: int) -> None:
         now = perf_counter()

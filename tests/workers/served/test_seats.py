@@ -16,6 +16,7 @@ from agents.networks.base import make_network
 from learner.early_processes import worker_setup
 from learner.plan import make_plan
 from replay.trajectory import Arrays
+from serve.frames import ProtocolError
 from serve.session import Outcome, Session
 from tests.support import small_config
 from workers.base import WorkerSetup, allocate_arena
@@ -38,6 +39,11 @@ class Client:
     def __init__(self) -> None:
         self.env = gymnasium.make("CartPole-v1")
         self.actions: list[tuple[int, Any]] = []
+        self.name, self.errors = "CartPole-v1", list[tuple[str, int]]()
+
+    def refuse(self, error: ProtocolError, seat: int) -> None:
+        self.errors.append((error.code, seat))
+        self.actions = []
 
     def answer(self, seat: int, action: Any, version: int) -> None:
         self.actions.append((seat, action))
@@ -196,3 +202,34 @@ def test_a_seat_that_exploits_leaves_no_rows(served: Served) -> None:
     assert served.done == []
     assert served.counts.exploit_episodes > 0
     assert served.counts.steps == 0
+
+
+@pytest.mark.parametrize("served", [("vtrace", {}), BURNING], indirect=True, ids=lambda each: each[0])
+@pytest.mark.parametrize("exploit", [False, True])
+def test_outputs_that_are_not_finite_end_only_their_own_session(served: Served, *, exploit: bool) -> None:
+    good, bad = Client(), Client()
+    good.begin(served.seats, served.join(good), seed=1)
+    seat = served.join(bad, exploit=exploit)
+    bad.begin(served.seats, seat, seed=2)
+    for _ in range(30):
+        served.seats.act()
+        good.step(served.seats)
+        bad.step(served.seats)
+    served.seats.act()
+    served.seats.take(seat, Outcome(np.full(4, np.nan), {}, None, 1.0))  # any network makes nan of it
+    bad.actions = []
+    for _ in range(2):  # the first call refuses, the second one acts in the other seat
+        good.step(served.seats)
+        served.seats.act()
+    assert bad.errors == [("value", seat)]
+    assert good.errors == []
+    assert good.actions
+    served.seats.leave(seat)
+    assert served.counts.cut == 1
+    # The next client begins a trajectory of its own, and nothing of the bad one is left.
+    following = Client()
+    assert served.join(following) == seat
+    following.begin(served.seats, seat, seed=3)
+    for played in served.play(following, 3):
+        assert np.abs(played["frames"]).max() < 100
+        assert not played["truncated"].any()
