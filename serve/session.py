@@ -62,6 +62,12 @@ class Busy(Exception):
         self.retry_after = retry_after
 
 
+def check_seats(count: int, most: int) -> None:
+    """Raise ProtocolError if a client asks for more seats than the server has, free or not. It would come again for ever."""
+    if count > most:
+        raise ProtocolError("seat", f"seats: wanted at most {most}, got {count}")
+
+
 class Host(ABC):
     """The side that acts. Its seats have numbers of their own.
 
@@ -81,7 +87,7 @@ class Host(ABC):
 
     @abstractmethod
     def join(self, session: Session, count: int, *, exploit: bool) -> list[int]:
-        """Give seats to a client. Returns their numbers. Raises Busy."""
+        """Give seats to a client. Returns their numbers. Raises Busy, or ProtocolError for more seats than there are."""
 
     @abstractmethod
     def begin(self, seat: int, outcome: Outcome) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from serve.app import ClientServer
 from serve.run import listen, run, serve
-from serve.session import Busy, Host, Outcome, Session
+from serve.session import Busy, Host, Outcome, Session, check_seats
 from serve.settings import ServerConfig
 from workers.random_play import CALLS, ENVIRONMENTS, EVERY, FEWEST, PLAY_SECONDS, STEPS
 from workers.served.seats import SeatStacks
@@ -49,6 +49,7 @@ class RandomSeats(Host):
         self.came = asyncio.Event()
 
     def join(self, session: Session, count: int, *, exploit: bool) -> list[int]:
+        check_seats(count, len(self._sessions))
         free = [seat for seat, taken in enumerate(self._sessions) if taken is None][:count]
         if len(free) < count or exploit:  # there is no best action yet
             raise Busy(RETRY_SECONDS)

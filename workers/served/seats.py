@@ -15,7 +15,7 @@ import numpy as np
 
 from replay.trajectory import Arrays
 from serve.frames import ProtocolError
-from serve.session import NO_ACTION, Busy, Host, Outcome, Session
+from serve.session import NO_ACTION, Busy, Host, Outcome, Session, check_seats
 from workers.base import WorkerSetup
 from workers.evaluation_policy import EvaluationPolicy
 from workers.finite import NotFiniteError
@@ -102,6 +102,7 @@ class Seats(Host):
     # The side of the clients
 
     def join(self, session: Session, count: int, *, exploit: bool) -> list[int]:
+        check_seats(count, len(self._sessions))
         free = [seat for seat, taken in enumerate(self._sessions) if taken is None]
         # A trajectory that another client began is continued first.
         free.sort(key=lambda seat: not self._pending[seat])

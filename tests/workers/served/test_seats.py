@@ -17,7 +17,7 @@ from learner.early_processes import worker_setup
 from learner.plan import make_plan
 from replay.trajectory import Arrays
 from serve.frames import ProtocolError
-from serve.session import Outcome, Session
+from serve.session import Busy, Outcome, Session
 from tests.support import small_config
 from workers.base import WorkerSetup, allocate_arena
 from workers.evaluation_policy import EvaluationPolicy
@@ -26,6 +26,7 @@ from workers.policy import cpu_policy
 from workers.rollout import make_rollout
 from workers.served.counts import LAYOUT, Counts
 from workers.served.policy import SeatPolicy
+from workers.served.random_play import RandomSeats
 from workers.served.seats import Seats
 from workers.weights import SharedWeights, weights_layout
 from wrappers import make_vector_env
@@ -233,3 +234,14 @@ def test_outputs_that_are_not_finite_end_only_their_own_session(served: Served, 
     for played in served.play(following, 3):
         assert np.abs(played["frames"]).max() < 100
         assert not played["truncated"].any()
+
+
+def test_more_seats_than_there_are_is_an_error_and_no_matter_of_waiting(served: Served) -> None:
+    client = cast(Session, Client())
+    for host in (served.seats, RandomSeats(make_setup("vtrace").env, 3, SEED)):
+        host.join(client, 1, exploit=False)
+        with pytest.raises(Busy):
+            host.join(client, 3, exploit=False)
+        with pytest.raises(ProtocolError, match="wanted at most 3, got 4") as caught:
+            host.join(client, 4, exploit=False)
+        assert caught.value.code == "seat"
