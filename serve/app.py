@@ -7,6 +7,7 @@ import contextlib
 import hmac
 import json
 import logging
+import math
 import random
 import time
 from collections import deque
@@ -40,6 +41,8 @@ FOR_OTHER_PAGES = ("/springbok.js",)
 """Scripts that a page of another server may load as a module."""
 CHECK_SECONDS = 0.5  # between two looks for clients that are silent
 SPEED_LOOKS = 20  # that the speed is measured over
+FEW_MESSAGES = 8
+"""Messages of each seat that may come at once, however small the rate is: hello, then a step with a reset and metrics."""
 BUSY_SECONDS = 2.0  # after which a client that found no room comes again, at least
 POLICY_VIOLATION = 1008
 SEND_SECONDS = 10.0
@@ -53,11 +56,10 @@ class Connection:
         self._server = server
         self._receive, self._send = receive, send
         self._wakes = asyncio.Event()
-        self.session = Session(server.host, self._wakes.set, server.token)
+        self.session = Session(server.host, self._wakes.set, server.token, count=self._count)
         self.began = self.heard = time.monotonic()
         self.asked_to_rotate = False
-        self._budget = 0.0
-        self._spoken = self.began
+        self._budget, self._counted = math.inf, self.began
 
     async def run(self) -> None:
         """Serve the client until one of both ends the connection."""
@@ -70,6 +72,7 @@ class Connection:
                 log.warning("client %s: its answer could not be sent: %s", self.session.name, failure)
         finally:
             reader.cancel()
+            self._server.refused += self.session.found_no_room
             self.session.end()
             self._wakes.set()
             # The client may be gone, whatever form that takes. An error of the reader is not one of the server.
@@ -95,7 +98,6 @@ class Connection:
             text = event.get("text")
             frame = text if text is not None else event.get("bytes") or b""
             self._check_size(frame)
-            self._check_rate()
             self.session.receive(frame)
 
     def _check_size(self, frame: str | bytes) -> None:
@@ -106,15 +108,16 @@ class Connection:
         if (size := len(frame.encode() if isinstance(frame, str) else frame)) > most:
             raise ProtocolError("size", f"frame: wanted at most {most} bytes, got {size}")
 
-    def _check_rate(self) -> None:
-        """A bucket of one second's messages. Raises ProtocolError."""
+    def _count(self) -> None:
+        """Take a message out of the bucket, which is measured in seconds of messages. Raises ProtocolError."""
         rate = self._server.config.client_rate
         if not rate:
             return
-        most = rate * max(1, len(self.session.places))
-        self._budget = min(most, self._budget + most * (self.heard - self._spoken)) if self._spoken != self.began else most
-        self._spoken = self.heard
-        self._budget -= 1
+        # The bucket holds one second, or the few messages of each seat that a client may send together.
+        most = max(1.0, FEW_MESSAGES / rate)
+        self._budget = min(most, self._budget + self.heard - self._counted)
+        self._counted = self.heard
+        self._budget -= 1 / (rate * max(1, len(self.session.places)))
         if self._budget < 0:
             raise ProtocolError("rate", f"wanted at most {rate:g} messages a second of each seat, got more")
 
@@ -286,8 +289,20 @@ def busy_seconds() -> float:
 
 
 async def send_json(send: Send, status: int, content: Mapping[str, Any], headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
-    """Answer a request with JSON."""
-    await send_body(send, status, "application/json", json.dumps(content).encode(), headers)
+    """Answer a request with JSON. Numbers that are not finite become null, because JSON has none."""
+    try:
+        body = json.dumps(content, allow_nan=False)
+    except ValueError:
+        body = json.dumps(_finite(content), allow_nan=False)
+    await send_body(send, status, "application/json", body.encode(), headers)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 async def send_body(send: Send, status: int, kind: str, body: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:

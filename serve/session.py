@@ -124,6 +124,7 @@ class Session:
         token: that the client must send; empty for none.
         name: of the client's environment, known from its first message on.
         binary: whether the client speaks MessagePack.
+        count: called before each message, and for an empty frame. Raises ProtocolError if the client sends too many.
         places: the client's seats, by its own numbers. Empty before it is welcome.
         answers: messages that wait to be sent.
         steps, episodes, returns: what the client has played; returns are those of its newest episodes.
@@ -136,6 +137,8 @@ class Session:
     binary: bool = False
     exploit: bool = False
     closed: bool = False
+    count: Callable[[], None] = lambda: None
+    found_no_room: bool = False
     places: list[Place] = field(default_factory=list)
     answers: list[dict[str, Any]] = field(default_factory=list)
     steps: int = 0
@@ -156,11 +159,16 @@ class Session:
 
     def receive(self, frame: str | bytes) -> None:
         """Take a frame of the client. Raises ProtocolError; the caller sends it and ends the connection."""
-        for message in messages_of(frame):
+        if not self.places:
+            self.binary = isinstance(frame, bytes)  # an error of the first frame has its form, too
+        messages = messages_of(frame)
+        if not messages:
+            self.count()
+        for message in messages:
             if self.closed:
                 return
+            self.count()
             if not self.places:
-                self.binary = isinstance(frame, bytes)
                 self._hello(message)
             else:
                 self._take(message)
@@ -222,6 +230,7 @@ class Session:
         try:
             seats = self.host.join(self, count, exploit=self.exploit)
         except Busy as busy:
+            self.found_no_room = True
             self.send({"type": "busy", "retry_after": busy.retry_after})
             self.closed = True
             return

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from typing import Any
 
+import msgpack
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
@@ -13,7 +15,7 @@ from websockets.sync.client import connect
 from serve.app import ClientServer, send_json
 from serve.settings import ServerConfig
 from tests.clients.real_server import really_running
-from tests.serve.test_session import CARTPOLE, HELLO, RESET, FakeHost
+from tests.serve.test_session import CARTPOLE, HELLO, RESET, STEP, FakeHost
 from wrappers.served import read_spaces
 
 
@@ -74,6 +76,79 @@ def test_the_address_of_a_server_is_a_url() -> None:
     assert ServerConfig(bind="127.0.0.1:7001").url == "ws://127.0.0.1:7001"
     for bind in ("::1:7001", "[::1]:7001"):
         assert ServerConfig(bind=bind, tls_cert="some.pem").url == "wss://[::1]:7001"
+
+
+def connected(server: ClientServer, *frames: Any) -> list[Any]:
+    """What a connection that sends these frames is sent."""
+    sent: list[Any] = []
+
+    async def talk() -> None:
+        events: list[dict[str, Any]] = [{"type": "websocket.connect"}]
+        events += [
+            {"type": "websocket.receive", "bytes": frame if isinstance(frame, bytes) else msgpack.packb(frame)}
+            for frame in frames
+        ]
+
+        async def receive() -> Any:
+            await asyncio.sleep(0.01)
+            return events.pop(0) if events else {"type": "websocket.disconnect"}
+
+        async def send(event: Any) -> None:
+            if content := event.get("bytes"):
+                found = msgpack.unpackb(content)
+                sent.extend(found if isinstance(found, list) else [found])
+            elif "text" in event:
+                raise AssertionError(f"wanted bytes, got {event['text']}")
+
+        await asyncio.wait_for(server({"type": "websocket", "path": "/connect", "headers": []}, receive, send), 5)
+
+    asyncio.run(talk())
+    return sent
+
+
+METRIC = {"type": "metric", "name": "x", "value": 1}
+
+
+@pytest.mark.parametrize(
+    ("rate", "frames", "code"),
+    [
+        (0.01, [HELLO, RESET, [STEP, METRIC, METRIC]], None),
+        (0.01, [{**HELLO, "seats": 3}, [{**RESET, "seat": seat} for seat in range(3)] * 2], None),
+        (5.0, [HELLO, [METRIC] * 50], "rate"),
+        (5.0, [HELLO, *[[]] * 50], "rate"),
+        (60.0, [HELLO, [METRIC] * 50], None),
+    ],
+)
+def test_the_rate_counts_messages_of_each_seat(rate: float, frames: list[Any], code: str | None) -> None:
+    host = FakeHost(read_spaces(CARTPOLE), [0, 1] * 9)
+    sent = connected(ClientServer(host, ServerConfig(client_rate=rate), dict), *frames)
+    assert sent[0]["type"] == "welcome"
+    assert sent[-1].get("code") == code
+
+
+def test_an_error_of_the_first_frame_has_its_form() -> None:
+    (sent,) = connected(ClientServer(FakeHost(read_spaces(CARTPOLE), []), ServerConfig(), dict), b"\xc1")
+    assert sent["code"] == "message"
+
+
+def test_clients_that_find_no_free_seat_count_as_refused() -> None:
+    server = ClientServer(FakeHost(read_spaces(CARTPOLE), []), ServerConfig(), dict)
+    assert connected(server, {**HELLO, "seats": 9})[0]["type"] == "busy"
+    assert server.status()["refused"] == 1
+
+
+def test_the_page_has_json_whatever_clients_play() -> None:
+    server = ClientServer(
+        FakeHost(read_spaces(CARTPOLE), []), ServerConfig(), lambda: {"curve": [[1, math.inf]], "mean": math.nan}
+    )
+    sent: list[Any] = []
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    asyncio.run(server({"type": "http", "path": "/status", "method": "GET", "headers": []}, asyncio.Event().wait, send))  # type: ignore[arg-type]
+    found = json.loads(sent[1]["body"], parse_constant=pytest.fail)
+    assert (found["curve"], found["mean"]) == ([[1, None]], None)
 
 
 def test_a_connection_ends_if_its_answer_cannot_be_sent() -> None:

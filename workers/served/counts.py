@@ -96,7 +96,7 @@ class Counts:
         self._before = np.where(GROWING, self._shared, 0.0)
         self._curve = ReturnCurve(arrays)
         self.histograms = HistogramWriter(arrays)
-        self.refused = self.cut = self.dropped = self.steps = self.episodes = self.exploit_episodes = 0
+        self.cut = self.dropped = self.steps = self.episodes = self.exploit_episodes = 0
         self._latencies = np.zeros(RECENT, np.float32)  # a ring
         self._answers = 0
         self._returns: deque[float] = deque(maxlen=RECENT_EPISODES)
@@ -124,11 +124,11 @@ class Counts:
         return int(self._before[NAMES.index(name)]) + own
 
     def write(self, clients: int, seats: int, refused: int) -> None:
-        """Publish all numbers. refused: connections that found no room, beside those refused for their seats."""
+        """Publish all numbers. refused: connections that found no room or too few free seats."""
         recent = self._latencies[: self._answers]
         middle, slow = np.percentile(recent, (50, 99)) * 1e3 if self._answers else (np.nan, np.nan)
         mean = np.mean(self._exploit_returns) if self._exploit_returns else np.nan
-        counted = (self.refused + refused, self.cut, self.dropped, middle, slow, self.exploit_episodes, mean)
+        counted = (refused, self.cut, self.dropped, middle, slow, self.exploit_episodes, mean)
         own = np.array((clients, seats, *counted, self.steps, self.episodes), np.float64)
         self._shared[:] = self._before + own
 

@@ -107,7 +107,6 @@ class Seats(Host):
         # A trajectory that another client began is continued first.
         free.sort(key=lambda seat: not self._pending[seat])
         if count > len(free):
-            self._counts.refused += 1
             raise Busy(RETRY_SECONDS)
         for seat in free[:count]:
             self._sessions[seat] = session

@@ -28,8 +28,8 @@ def test_the_next_process_goes_on_with_the_numbers_of_the_one_before() -> None:
     arrays = shared()
     first = Counts(arrays)
     play(first, 20, 100)
-    first.refused, first.cut = 3, 1
-    first.write(4, 5, 2)
+    first.cut = 1
+    first.write(4, 5, 5)
     second = Counts(arrays, first_step=50)
     play(second, 10, 100, first_return=20)
     found = metrics(arrays)
