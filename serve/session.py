@@ -17,8 +17,10 @@ import numpy as np
 from serve.frames import PROTOCOL, Message, ProtocolError, integer, messages_of, number, pack, shown, truth
 from serve.values import read_mask, reader_of, wire_action
 from wrappers.served import ServedSpaces, read_spaces
+from wrappers.space_json import MOST_NUMBERS, numbers_of, space_to_json
 
 MOST_SEATS = 1024
+FEW_NUMBERS = 2**16  # of a space that is made to be compared with the host's
 MOST_VALUES = 4096
 """Numbers of one metric."""
 RECENT_EPISODES = 100  # whose mean return is shown
@@ -71,7 +73,8 @@ def check_seats(count: int, most: int) -> None:
 class Host(ABC):
     """The side that acts. Its seats have numbers of their own.
 
-    agent: its name. spaces: of its environment. waits: whether they are not known yet.
+    agent: its name. spaces: of its environment. waits: whether they are not known yet. most_numbers: of a client's observation;
+    spaces with many more than the host's own are other ones, and to build them would take seconds.
     """
 
     waits = False
@@ -80,6 +83,8 @@ class Host(ABC):
         self.agent, self.spaces = agent, spaces
         self.read_observation = reader_of(spaces.observation)
         self.mask_size = spaces.mask_size
+        own = numbers_of(space_to_json(spaces.observation))
+        self.most_numbers = MOST_NUMBERS if self.waits else max(own, FEW_NUMBERS)
 
     def check_spaces(self, spaces: ServedSpaces) -> None:
         """Raise ValueError if a client has other spaces."""
@@ -224,7 +229,7 @@ class Session:
         except ProtocolError as error:
             raise ProtocolError("seat", str(error)) from None
         try:
-            self.host.check_spaces(read_spaces(message.get("spaces")))
+            self.host.check_spaces(read_spaces(message.get("spaces"), self.host.most_numbers))
         except ValueError as error:
             raise ProtocolError("spaces", str(error)) from None
         try:

@@ -21,7 +21,7 @@ from wrappers.gymnasium_env import matches as is_of_gymnasium
 from wrappers.gymnasium_env import translate
 from wrappers.gymnasium_spaces import translate_actions
 from wrappers.gymnasium_vector import Translation
-from wrappers.space_json import space_from_json, space_to_json
+from wrappers.space_json import MOST_ENTRIES, MOST_NUMBERS, space_from_json, space_to_json
 from wrappers.spaces import ACTION_MASK, Box, Discrete, MultiDiscrete
 from wrappers.spec import EnvConfig, EnvDescription, EnvSpec, VectorEnv
 
@@ -57,17 +57,20 @@ class ServedSpaces:
                 raise ValueError(f"spaces: wanted the {name} {json.dumps(wanted)}, got {json.dumps(others[name])}")
 
 
-def read_spaces(data: Any) -> ServedSpaces:
-    """The spaces that plain data describes, which may come from anywhere. Raises ValueError in one line."""
+def read_spaces(data: Any, most: int = MOST_NUMBERS) -> ServedSpaces:
+    """The spaces that plain data describes, which may come from anywhere. Raises ValueError in one line.
+
+    most: numbers of an observation.
+    """
     if not isinstance(data, Mapping) or not {"observation", "action"} <= data.keys():
         raise ValueError(f"spaces: wanted an object with observation and action, got {str(data)[:80]}")
     has_mask = data.get("mask", False)
     if not isinstance(has_mask, bool):
         raise ValueError(f"spaces: wanted true or false for the mask, got {str(has_mask)[:80]}")
     found = []
-    for name in ("observation", "action"):
+    for name, limit in (("observation", most), ("action", MOST_ENTRIES)):
         try:
-            found.append(space_from_json(data[name]))
+            found.append(space_from_json(data[name], limit))
         except ValueError as error:
             raise ValueError(f"spaces: {name}: {error}") from None
     return ServedSpaces(found[0], found[1], has_mask)

@@ -13,9 +13,12 @@ from gymnasium import spaces
 DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")
 """Names of the dtypes of a Box."""
 MOST_DIMENSIONS = 8
-MOST_NUMBERS = 2**28
-"""Numbers of one part of an observation or action; memory for more would be asked for at once."""
+MOST_NUMBERS = 2**24
+"""Numbers of an observation, all parts together: several large images. A space keeps two bounds for each."""
+MOST_CHOICES = 2**20
+"""Values of a Discrete or, together, of the parts of a MultiDiscrete. The network has an input or output for each."""
 MOST_ENTRIES = 1024
+"""Parts of an observation, and numbers of an action."""
 DEEPEST = 16
 LONGEST_TEXT = 4096
 """Characters of texts whose space names no limit."""
@@ -76,8 +79,35 @@ def spaces_text(observation: spaces.Space[Any], action: spaces.Space[Any], *, ha
     return json.dumps(plain)
 
 
-def space_from_json(data: Any, depth: int = 0) -> spaces.Space[Any]:
-    """The space that plain data describes. It may come from anywhere. Raises ValueError in one line."""
+def space_from_json(data: Any, most: int = MOST_NUMBERS) -> spaces.Space[Any]:
+    """The space that plain data describes. It may come from anywhere. Raises ValueError in one line.
+
+    most: numbers of its values. A space with more is refused before memory is taken for it.
+    """
+    if (numbers := numbers_of(data)) > most:
+        raise ValueError(f"wanted at most {most:,} numbers in all, got {numbers:,}")
+    return _read(data, 0)
+
+
+def numbers_of(data: Any) -> int:
+    """Numbers in a value of the space that plain data describes. Raises ValueError for more than `MOST_ENTRIES` parts."""
+    parts = numbers = 0
+    left = [data]
+    while left:
+        each = left.pop()
+        kind = each.get("type") if isinstance(each, Mapping) else None
+        inner = each.get("spaces") if kind in ("dict", "tuple") else None
+        if isinstance(inner, Mapping | list):
+            left.extend(inner.values() if isinstance(inner, Mapping) else inner)
+            continue
+        parts += 1
+        numbers += math.prod(_shape(each.get("shape"))) if kind in ("box", "multi_binary") else 1
+        if parts > MOST_ENTRIES:
+            raise ValueError(f"wanted at most {MOST_ENTRIES} parts in all, got more")
+    return numbers
+
+
+def _read(data: Any, depth: int) -> spaces.Space[Any]:
     kind = data.get("type") if isinstance(data, Mapping) else None
     if not isinstance(kind, str) or kind not in _READERS:
         raise ValueError(f"wanted a space with the type {', '.join(_READERS)}, got {str(data)[:80]}")
@@ -110,7 +140,12 @@ def _bound_from_json(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], s
     array = np.asarray(filled)
     if array.dtype.kind not in "biuf" or array.shape not in ((), shape):
         raise ValueError(f"{side}: wanted a number, null, or numbers of shape {list(shape)}, got {str(value)[:80]}")
-    return np.broadcast_to(array.astype(dtype), shape).copy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        bound = array.astype(dtype)
+    # A whole number beyond the dtype wraps around, and a fraction is cut off.
+    if dtype.kind != "f" and (bound != array).any():
+        raise ValueError(f"{side}: wanted numbers of {dtype}, got {str(value)[:80]}")
+    return np.broadcast_to(bound, shape).copy()
 
 
 def _filled(value: Any, missing: Any) -> Any:
@@ -120,13 +155,18 @@ def _filled(value: Any, missing: Any) -> Any:
 
 
 def _discrete(data: Plain, depth: int) -> spaces.Discrete:
-    return spaces.Discrete(_whole(data["n"], 1), start=_whole(data.get("start", 0), -(2**62)))
+    count = _whole(data["n"], 1)
+    if count > MOST_CHOICES:
+        raise ValueError(f"n: wanted at most {MOST_CHOICES:,}, got {count}")
+    return spaces.Discrete(count, start=_whole(data.get("start", 0), -(2**62)))
 
 
 def _multi_discrete(data: Plain, depth: int) -> spaces.MultiDiscrete:
     counts = np.asarray(data["nvec"])
     if counts.dtype.kind not in "iu" or not 0 < counts.size <= MOST_ENTRIES or counts.min() < 1:
         raise ValueError(f"nvec: wanted whole numbers >= 1, got {str(data['nvec'])[:80]}")
+    if counts.max() > MOST_CHOICES or counts.sum() > MOST_CHOICES:
+        raise ValueError(f"nvec: wanted a sum of at most {MOST_CHOICES:,}, got {str(data['nvec'])[:80]}")
     start = np.asarray(data.get("start", np.zeros_like(counts)))
     if start.dtype.kind not in "iu" or start.shape != counts.shape:
         raise ValueError(f"start: wanted whole numbers of shape {list(counts.shape)}, got {str(data['start'])[:80]}")
@@ -148,14 +188,14 @@ def _dict(data: Plain, depth: int) -> spaces.Dict:
     if not named or not 0 < len(entries) <= MOST_ENTRIES:
         raise ValueError(f"spaces: wanted an object with 1 to {MOST_ENTRIES} spaces, got {str(entries)[:80]}")
     # A list of pairs keeps the order. A plain dict would be sorted.
-    return spaces.Dict([(key, space_from_json(each, depth + 1)) for key, each in entries.items()])
+    return spaces.Dict([(key, _read(each, depth + 1)) for key, each in entries.items()])
 
 
 def _tuple(data: Plain, depth: int) -> spaces.Space[Any]:
     entries = data["spaces"]
     if not isinstance(entries, list) or not 0 < len(entries) <= MOST_ENTRIES:
         raise ValueError(f"spaces: wanted an array of 1 to {MOST_ENTRIES} spaces, got {str(entries)[:80]}")
-    return spaces.Tuple([space_from_json(each, depth + 1) for each in entries])
+    return spaces.Tuple([_read(each, depth + 1) for each in entries])
 
 
 def _shape(value: Any) -> tuple[int, ...]:

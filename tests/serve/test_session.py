@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from typing import Any
 
 import gymnasium
@@ -222,3 +223,46 @@ def test_spaces_and_their_values_travel(space: Any) -> None:
     for _ in range(20):
         value = space.sample()
         assert space.contains(reader_of(twin)(json.loads(json.dumps(plain(value))), "observation")) or "float" in str(space)
+
+
+BYTES = {"type": "box", "shape": [2], "dtype": "uint8"}
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (
+            {"type": "dict", "spaces": {str(key): {**BYTES, "shape": [2**22]} for key in range(5)}},
+            "16,777,216 numbers in all, got 20,971,520",
+        ),
+        ({"type": "tuple", "spaces": 2 * [{"type": "tuple", "spaces": 600 * [BYTES]}]}, "1024 parts"),
+        ({"type": "multi_binary", "shape": [2**25]}, "numbers"),
+        ({"type": "discrete", "n": 2**61}, "^n: wanted at most 1,048,576, got 2305843009213693952"),
+        ({"type": "multi_discrete", "nvec": [2**61, 2**61, 2**61, 2**61]}, "^nvec: wanted a sum of at most 1,048,576"),
+        ({**BYTES, "low": -1}, "^low: wanted numbers of uint8, got -1"),
+        ({**BYTES, "high": [1, 256]}, "^high: wanted numbers of uint8"),
+        ({**BYTES, "high": 0.5}, "^high: wanted numbers of uint8"),
+        ({**BYTES, "dtype": "bool", "high": 2}, "^high: wanted numbers of bool"),
+    ],
+    ids=str,
+)
+def test_spaces_that_are_too_large_or_whose_bounds_do_not_fit_are_refused(data: Any, line: str) -> None:
+    begun = time.monotonic()
+    with pytest.raises(ValueError, match=line):
+        space_from_json(data)
+    assert time.monotonic() - begun < 0.5  # nothing large is made
+
+
+def test_actions_have_few_numbers() -> None:
+    with pytest.raises(ValueError, match="^spaces: action: wanted at most 1,024 numbers"):
+        read_spaces({**CARTPOLE, "action": {"type": "multi_binary", "shape": [2000]}})
+
+
+def test_a_server_makes_no_spaces_that_are_much_larger_than_its_own() -> None:
+    large = {"type": "box", "shape": [2**17], "dtype": "float32"}
+    session, _ = make_session()
+    with pytest.raises(ProtocolError, match="wanted at most 65,536 numbers in all, got 131,072"):
+        session.receive(json.dumps({**HELLO, "spaces": {**CARTPOLE, "observation": large}}))
+    own = Session(FakeHost(read_spaces({**CARTPOLE, "observation": large}), []), lambda: None)
+    own.receive(json.dumps({**HELLO, "spaces": {**CARTPOLE, "observation": large}}))
+    assert json.loads(own.frame() or "")["type"] == "welcome"
