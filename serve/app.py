@@ -43,6 +43,7 @@ CHECK_SECONDS = 0.5  # between two looks for clients that are silent
 SPEED_LOOKS = 20  # that the speed is measured over
 FEW_MESSAGES = 8
 """Messages of each seat that may come at once, however small the rate is: hello, then a step with a reset and metrics."""
+ROUNDING = 1e-9  # of seconds in the bucket of messages
 BUSY_SECONDS = 2.0  # after which a client that found no room comes again, at least
 POLICY_VIOLATION = 1008
 SEND_SECONDS = 10.0
@@ -118,7 +119,7 @@ class Connection:
         self._budget = min(most, self._budget + self.heard - self._counted)
         self._counted = self.heard
         self._budget -= 1 / (rate * max(1, len(self.session.places)))
-        if self._budget < 0:
+        if self._budget < -ROUNDING:
             raise ProtocolError("rate", f"wanted at most {rate:g} messages a second of each seat, got more")
 
     async def _write(self) -> None:

@@ -62,13 +62,12 @@ def _box_reader(space: spaces.Box) -> Reader:
 
 
 def _finite(values: np.ndarray, dtype: np.dtype[Any], name: str) -> np.ndarray:
-    """The values in a dtype of floats. The dtype of the wire may hold larger numbers."""
+    """The values, which are finite in this dtype of floats. The dtype of the wire may hold larger numbers."""
     with np.errstate(over="ignore"):
-        stored = values.astype(dtype)
-    finite = np.isfinite(stored)
+        finite = np.isfinite(values.astype(dtype, copy=False))
     if not finite.all():
         raise ProtocolError("value", f"{name}: wanted finite numbers of {dtype}, got {values[~finite].flat[0]}")
-    return stored
+    return values
 
 
 def _within(values: np.ndarray, low: Any, high: Any, name: str) -> np.ndarray:
