@@ -161,7 +161,7 @@ def make_vector_env(config: EnvConfig, num_envs: int, num_threads: int = 1, firs
             raise ValueError(f"{name}: wanted an integer >= 1, got {value!r}")
     if len(config.tasks) > 1:
         many = ManyEnv(config, num_envs, first, lambda task, count: make_vector_env(task, count, num_threads))
-        return _with_inputs(replace(config, episodic_count=0.0), many)  # those of each task have the bonus
+        return _with_inputs(_joint(config), many)
     family = _family(config.env)
     return _made(config, num_envs, lambda: family.make_vector(config, num_envs, num_threads))
 
@@ -171,6 +171,11 @@ def _made(config: EnvConfig, num_envs: int, make: Callable[[], VectorEnv]) -> Ve
     description = describe_env(config) if is_limited() else EnvDescription(config)
     start, step = (num_envs * seconds for seconds in (description.start_seconds, description.reset_seconds))
     return _with_inputs(config, watched(lambda: in_own_folder(make), config.env, start, step))
+
+
+def _joint(config: EnvConfig) -> EnvConfig:
+    """The configuration of what several environments have together: those of each task have the bonus already."""
+    return replace(config, episodic_count=0.0)
 
 
 def _with_inputs(config: EnvConfig, env: VectorEnv) -> VectorEnv:
@@ -207,7 +212,7 @@ def make_single_env(config: EnvConfig, render_mode: str | None = None) -> Vector
     if render_mode not in RENDER_MODES:
         raise ValueError(f"render_mode: wanted one of {RENDER_MODES}, got {render_mode!r}")
     if len(config.tasks) > 1:
-        return _with_inputs(config, ManySingle(config, lambda task: make_single_env(task, render_mode)))
+        return _with_inputs(_joint(config), ManySingle(config, lambda task: make_single_env(task, render_mode)))
     family = _family(config.env)
     return _made(config, 1, lambda: family.make_single(config, render_mode))
 

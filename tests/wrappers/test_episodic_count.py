@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from wrappers import describe_env, make_vector_env
+from wrappers import describe_env, make_single_env, make_vector_env
 from wrappers.episodic_count import EpisodicCount
 from wrappers.spec import EnvConfig
 
@@ -28,6 +28,13 @@ def test_a_bonus_falls_with_the_visits_of_an_episode_and_returns_stay() -> None:
     np.testing.assert_allclose(rewards[:, 1], [first, first, 0.0, first, second], rtol=1e-6)  # row 2 is the autoreset
     assert steps[1].terminated[1]
     assert steps[1].episode_return[1] == 0.0, "of the environment alone"
+
+
+def test_one_of_several_environments_has_one_bonus() -> None:
+    config = EnvConfig(env="CartPole-v0,CartPole-v1", frames_stacked=1, episodic_count=0.5)
+    for env in (make_vector_env(config, 1), make_single_env(config)):
+        env.reset(1)
+        assert env.step(np.zeros(1, np.int64)).rewards[0] == 1.5  # an observation that is seen once
 
 
 def test_evaluations_have_no_bonus() -> None:
