@@ -1,7 +1,7 @@
 """Makes the input of a policy from observations that come from elsewhere, such as a client of a server.
 
-It is the same input as in training: the newest frames, and beside them the last action, the last reward or the task, if the
-policy was trained with these.
+A policy gets the same input as in training: the newest frames. If it was trained with the last action, the last reward or the
+task, these follow each frame.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Waiting:
 
 @dataclass
 class Memory:
-    """What the server remembers of a seat. `EvaluationPolicy` has the state of a recurrent core.
+    """The state of a seat between its requests, without that of a recurrent core, which `EvaluationPolicy` keeps.
 
     task: index of its environment. stack: `[1, S, *frame_shape]`. action: the last, `[1, *shape]`; None before the first.
     """
@@ -181,7 +181,7 @@ class ActRequests:
 
     def __init__(self, host: PolicyHost, config: ServerConfig) -> None:
         self._host = host
-        self._most_bytes = int(1e6 * config.client_megabytes)
+        self._most_bytes = config.most_bytes
         self._timeout = config.client_timeout
         self._names: dict[str, tuple[int, float]] = {}  # name of a seat -> seat, and when it was used last
 

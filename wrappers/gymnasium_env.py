@@ -201,10 +201,8 @@ def find(env_id: str) -> Registered:
     if name in registry and not newer_id(name):
         return registry[name]
     if newer := newer_id(name):
-        current = env_id.removesuffix(name) + newer  # with the module that the id names
-        raise ValueError(
-            f"env: wanted an environment that Gymnasium can still make, got {env_id!r}; its current id is {current}"
-        )
+        newer = env_id.removesuffix(name) + newer  # with the module that the id names
+        raise ValueError(f"env: wanted an environment that Gymnasium can still make, got {env_id!r}; its current id is {newer}")
     raise ValueError(gym_line(module, name) or unknown_line(module, name, earlier))
 
 

@@ -79,7 +79,7 @@ def test_the_address_of_a_server_is_a_url() -> None:
 
 
 def connected(server: ClientServer, *frames: Any) -> list[Any]:
-    """What a connection that sends these frames is sent."""
+    """The messages with which a server answers these frames of one connection."""
     sent: list[Any] = []
 
     async def talk() -> None:

@@ -60,6 +60,7 @@ def test_files_are_found_while_the_current_folder_is_another_one(tmp_path: Path,
     monkeypatch.chdir("elsewhere")
     with mirrored:
         wait_until(lambda: checkpoints_in(store) == files(1))
+    assert (store.folder / RUN / "config.json").read_text() == "{}"
 
 
 def test_whatever_a_checkpoint_needs_is_in_the_store_before_it(tmp_path: Path) -> None:
