@@ -71,6 +71,12 @@ def test_masks_infos_and_metrics_are_sent(server: FakeServer) -> None:
     assert (level["name"], level["value"], levels["value"]) == ("level", 3.0, [1.0, 2.0])
 
 
+@pytest.mark.parametrize("mask", [[1, 256, 1], [0.5, 1, 0], [1, -1, 0]])
+def test_a_mask_of_other_numbers_is_refused(server: FakeServer, mask: list[float]) -> None:
+    with make(server, mask=True) as agent, pytest.raises(ValueError, match="mask: wanted numbers 0 and 1, got"):
+        agent.reset(OBSERVATION, mask=mask)
+
+
 def test_a_broken_connection_ends_the_episode_and_the_next_one_is_whole(server: FakeServer) -> None:
     server.drop_after = [4]  # the third step of the first episode
     with make(server) as agent:
