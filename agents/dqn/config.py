@@ -33,6 +33,7 @@ from agents.values.settings import (
     EpsilonEnd,
     EpsilonFraction,
     EpsilonStart,
+    EpsilonZeta,
     Exploration,
     Noisy,
     TargetPeriod,
@@ -125,6 +126,7 @@ class DqnConfig(AgentConfig):
     epsilon_start: EpsilonStart = 1.0
     epsilon_end: EpsilonEnd = 0.05
     epsilon_fraction: EpsilonFraction = 0.1
+    epsilon_zeta: EpsilonZeta = 0.0
     epsilon: Epsilon = 0.0
     target_update_period: TargetPeriod = 1000
     target_update_rate: TargetRate = 1.0

@@ -19,6 +19,8 @@ SCHEDULE, LADDER = "schedule", "ladder"
 """Values of the setting `exploration`: one epsilon that falls over the run, or one for each environment."""
 LADDER_BASE, LADDER_EXPONENT = 0.4, 7.0
 """Constants of Ape-X's ladder."""
+LONGEST_REPEAT = 10_000
+"""Most steps for which a random action is repeated."""
 
 
 def epsilon_ladder(environments: Tensor, total: int) -> Tensor:
@@ -58,6 +60,47 @@ def with_probability(epsilon: Tensor, explored: Tensor, best: Tensor, generator:
     """
     explores = torch.rand(len(best), generator=generator, device=best.device) < epsilon  # bool [N]
     return torch.where(explores.view(-1, *(1 for _ in best.shape[1:])), explored, best)
+
+
+def zeta_cumulative(exponent: float) -> Tensor:
+    """P(n <= k) of P(n) ~ n^-exponent over n = 1 to `LONGEST_REPEAT`, float64 `[LONGEST_REPEAT]` for k = 1, 2, ..."""
+    weights = torch.arange(1, LONGEST_REPEAT + 1, dtype=torch.float64) ** -exponent
+    return weights.cumsum(0) / weights.sum()
+
+
+def repeated(
+    state: Tensor,
+    legal: Tensor,
+    epsilon: Tensor,
+    explored: Tensor,
+    best: Tensor,
+    cumulative: Tensor,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, Tensor]:
+    """Epsilon-greedy choices whose random ones last n steps, with n drawn from `cumulative`.
+
+    Where no repeat is under way, `explored` begins one with probability epsilon, and otherwise `best` is taken. An exponent
+    that goes to infinity gives n = 1, the usual epsilon-greedy. Source: Dabney et al. 2021, arXiv:2006.01782, algorithm 1.
+
+    Args:
+        state: float32 `[N, 1 + D]`, the steps for which a choice is still repeated, and that choice.
+        legal: bool `[N]`, whether it is legal now. A repeat ends where it is not.
+        epsilon: float32 `[N]` or `[]`.
+        explored: int64 `[N, D]`.
+        best: int64 `[N, D]`.
+        cumulative: of `zeta_cumulative`.
+        generator: on the device of the actions.
+
+    Returns the choices, int64 `[N, D]`, and the next state, float32 `[N, 1 + D]`.
+    """
+    left, kept = state[:, 0], state[:, 1:].long()
+    drawn = torch.rand(2, len(state), dtype=torch.float64, generator=generator, device=state.device)
+    goes_on = (left > 0) & legal
+    begins = ~goes_on & (drawn[0] < epsilon)
+    length = 1 + torch.searchsorted(cumulative, drawn[1], right=True).clamp(max=LONGEST_REPEAT - 1)  # n, int64 [N]
+    left = torch.where(goes_on, left - 1, torch.where(begins, length - 1, 0))
+    taken = torch.where(goes_on.unsqueeze(-1), kept, torch.where(begins.unsqueeze(-1), explored, best))  # [N, D]
+    return taken, torch.cat([left.unsqueeze(-1), taken], -1).float()
 
 
 def begun(exploration: Tensor, first: Tensor, noise_size: int) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from agents.acting import Acting
 from agents.networks.base import FeatureNetwork, NetworkConfig, NetworkOutput, SampledActions
-from agents.networks.exploration import LADDER, epsilon_ladder, legal_choices, with_probability
+from agents.networks.exploration import LADDER, epsilon_ladder, legal_choices, repeated, with_probability, zeta_cumulative
 from agents.networks.inputs import Observations
 from agents.networks.noisy import NoisyLinear, draw_noise
 from agents.networks.torsos import ACTIVATIONS, normalised
@@ -112,6 +112,9 @@ class QNetwork(FeatureNetwork):
         self.state_head = self._make_head(self.atom_count) if settings.dueling else None
         only_noise = settings.noisy and not getattr(settings, "noisy_epsilon", False)
         self.register_buffer("epsilon", torch.full((), 0.0 if only_noise else float(settings.epsilon_start)))
+        if zeta := getattr(settings, "epsilon_zeta", 0.0):
+            self.noise_size = 1 + len(self.counts)  # the state of a repeat
+            self.register_buffer("repeats", zeta_cumulative(zeta), persistent=False)
         if self.kind == C51:
             self.register_buffer("support", support(lowest, highest, size), persistent=False)
         elif self.kind == HL_GAUSS:
@@ -224,8 +227,11 @@ class QNetwork(FeatureNetwork):
         return choices.squeeze(-1) if isinstance(self.config.action, Discrete) else choices
 
     def exploration(self, environments: Tensor, total: int) -> Tensor | None:
-        """The epsilon of each environment, `[N, 1]`, with Ape-X's ladder; None with a schedule."""
-        return epsilon_ladder(environments, total).unsqueeze(-1) if self.settings.exploration == LADDER else None
+        """The epsilon of each environment with Ape-X's ladder, `[N, 1]`, and the state of a repeat with `--epsilon_zeta`."""
+        parts = [epsilon_ladder(environments, total).unsqueeze(-1)] if self.settings.exploration == LADDER else []
+        if self.noise_size:
+            parts.append(torch.zeros(len(environments), self.noise_size, device=environments.device))
+        return torch.cat(parts, -1) if parts else None
 
     def choose(
         self,
@@ -237,17 +243,28 @@ class QNetwork(FeatureNetwork):
     ) -> SampledActions:
         q: Tensor = inferred.output.q  # [N, P]
         best = best_choices(q, self.counts)  # [N, D]
-        taken = best
-        if not greedy:
-            epsilon = self.epsilon if exploration is None else exploration[:, 0]  # [] of a schedule, [N] of a ladder
-            explored = legal_choices(q != ILLEGAL_VALUE, self.counts, generator)  # [N, D]
-            taken = with_probability(epsilon, explored, best, generator)
+        taken, kept = (best, None) if greedy else self._explored(q, best, exploration, generator)
         # With both values stored, a replay can tell a new trajectory's priority without a pass of the network.
         fields = {
             BEHAVIOUR_Q: chosen_values(q, taken, self.counts).mean(-1),
             BEHAVIOUR_Q_MAX: chosen_values(q, best, self.counts).mean(-1),
         }
-        return SampledActions(self._as_actions(taken), fields)
+        return SampledActions(self._as_actions(taken), fields, kept)
+
+    def _explored(
+        self, q: Tensor, best: Tensor, exploration: Tensor | None, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Epsilon-greedy choices `[N, D]`, and the exploration of the next ones if it has a state."""
+        explored = legal_choices(q != ILLEGAL_VALUE, self.counts, generator)  # [N, D]
+        # An evaluation explores with an epsilon [N, 1] alone, so its random actions are of one step.
+        if exploration is None or exploration.shape[-1] == 1:
+            epsilon = self.epsilon if exploration is None else exploration[:, 0]  # [] of a schedule, [N] of a ladder
+            return with_probability(epsilon, explored, best, generator), None
+        constants, state = exploration.tensor_split([exploration.shape[-1] - self.noise_size], -1)
+        epsilon = constants[:, 0] if constants.shape[-1] else self.epsilon
+        legal = (chosen_values(q, state[:, 1:].long(), self.counts) != ILLEGAL_VALUE).all(-1)  # [N]
+        taken, state = repeated(state, legal, epsilon, explored, best, self.get_buffer("repeats"), generator)
+        return taken, torch.cat([constants, state], -1)
 
 
 def choice_counts(action: ActionSpace) -> tuple[int, ...]:

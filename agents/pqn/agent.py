@@ -56,7 +56,7 @@ from agents.settings import (
 )
 from agents.unused_settings import OF_POLICIES
 from agents.values.acting import CHARTS, VALUE_MEANING, check_choices, epsilon_metrics, move_epsilon
-from agents.values.settings import Dueling, Epsilon, EpsilonEnd, EpsilonFraction, EpsilonStart, Exploration
+from agents.values.settings import Dueling, Epsilon, EpsilonEnd, EpsilonFraction, EpsilonStart, EpsilonZeta, Exploration
 from replay.batch import Batch
 from setting import Linear, Setting
 
@@ -94,6 +94,7 @@ class PQNConfig(AgentConfig):
     epsilon_start: EpsilonStart = 1.0
     epsilon_end: EpsilonEnd = 0.05
     epsilon_fraction: EpsilonFraction = 0.1
+    epsilon_zeta: EpsilonZeta = 0.0
     epsilon: Epsilon = 0.0
     noisy: ClassVar[bool] = False
     distribution: ClassVar[ReturnDistribution] = EXPECTATION

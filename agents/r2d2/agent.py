@@ -73,6 +73,7 @@ from agents.values.settings import (
     EpsilonEnd,
     EpsilonFraction,
     EpsilonStart,
+    EpsilonZeta,
     Exploration,
     Noisy,
     TargetPeriod,
@@ -113,6 +114,7 @@ class R2d2Config(AgentConfig):
     epsilon_start: EpsilonStart = 1.0
     epsilon_end: EpsilonEnd = 0.05
     epsilon_fraction: EpsilonFraction = 0.1
+    epsilon_zeta: EpsilonZeta = 0.0
     epsilon: Epsilon = 0.0
     target_update_period: TargetPeriod = 2500
     target_update_rate: TargetRate = 1.0

@@ -45,6 +45,8 @@ def check_exploration(config: Any) -> None:
     """Raise ValueError in one line if two settings explore at once."""
     if config.noisy and config.exploration == LADDER:
         raise ValueError(f"exploration: wanted {SCHEDULE} with --noisy, got {config.exploration}")
+    if config.epsilon_zeta and config.noisy and not getattr(config, "noisy_epsilon", False):
+        raise ValueError(f"epsilon_zeta: wanted 0 with --noisy, whose epsilon is 0, got {config.epsilon_zeta:g}")
 
 
 def has_schedule(config: Any) -> bool:

@@ -25,6 +25,16 @@ EpsilonEnd = Annotated[float, Setting("schedule: epsilon at the end of its fall.
 EpsilonFraction = Annotated[
     float, Setting("schedule: part of the run's steps in which epsilon falls.", "a number in (0, 1]", 1e-9, 1)
 ]
+EpsilonZeta = Annotated[
+    float,
+    Setting(
+        "A random action is repeated for n steps with P(n) ~ n^-z, up to 10000; z is this number, and 0 takes it for one step "
+        "(ez-greedy, whose authors have 2).",
+        "a number in [0, 10]",
+        0,
+        10,
+    ),
+]
 Epsilon = Annotated[
     float,
     Setting(

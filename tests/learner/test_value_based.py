@@ -58,9 +58,16 @@ R2D2: dict[str, Any] = {
     "replay_parameters": PRIORITISED,
 }
 COMBINATIONS: dict[str, dict[str, Any]] = {
-    "dqn": settings_of("vector-discrete-mask", "none", **DQN),
+    "dqn": settings_of("vector-discrete-mask", "none", **DQN, epsilon_zeta=1.5),
     "several choices, ladder, priorities": settings_of(
-        "dict-multi-mask", "none", **DQN, exploration="ladder", dueling=True, n_step=2, replay_parameters=MIXED
+        "dict-multi-mask",
+        "none",
+        **DQN,
+        exploration="ladder",
+        epsilon_zeta=2.0,
+        dueling=True,
+        n_step=2,
+        replay_parameters=MIXED,
     ),
     "rainbow": settings_of("image-discrete-mask", "none", **DQN, **RAINBOW, replay_parameters=PRIORITISED),
     "quantiles": settings_of("vector-discrete", "none", **DQN, **QUANTILES, normalise_observations=True),
@@ -103,7 +110,7 @@ def test_it_resumes_to_the_bit_plays_and_is_exported(name: str, tmp_path: Path) 
 
 
 MOVING: dict[str, dict[str, Any]] = {
-    "dqn": {**DQN, "learning_starts": 30, "n_step": 3, "batch_size": 4},
+    "dqn": {**DQN, "learning_starts": 30, "n_step": 3, "batch_size": 4, "epsilon_zeta": 2.0},
     "r2d2": {
         **R2D2,
         "learning_starts": 30,

@@ -188,6 +188,7 @@ def test_initial_errors_are_those_of_the_values_that_acting_stored() -> None:
             "atoms: wanted atoms at least 119.209 apart, .* got 0.02",
         ),
         ({"noisy": True, "exploration": "ladder"}, "exploration: wanted schedule with --noisy"),
+        ({"noisy": True, "epsilon_zeta": 2.0}, "epsilon_zeta: wanted 0 with --noisy, whose epsilon is 0, got 2"),
         ({"munchausen": True, "double": True}, "double: wanted False with --munchausen, got True"),
         (
             {"munchausen": True, "return_distribution": "c51"},

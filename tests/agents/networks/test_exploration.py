@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
-from agents.networks.exploration import begun, epsilon_ladder, legal_choices, with_probability
+from agents.networks.exploration import begun, epsilon_ladder, legal_choices, repeated, with_probability, zeta_cumulative
 from tests.support import golden
 
 COUNTS = (3, 2)
@@ -40,6 +41,37 @@ def test_each_environment_explores_with_its_own_probability() -> None:
     taken = with_probability(epsilon, explored, best, torch.Generator().manual_seed(2)).view(DRAWS, 3, 2)
     assert torch.equal(taken[..., 0], taken[..., 1])  # all components of an action together
     torch.testing.assert_close(taken[..., 0].mean(0), torch.tensor([0.0, 0.25, 1.0]), rtol=0, atol=0.03)
+
+
+def test_a_random_choice_lasts_as_long_as_the_zeta_distribution_says() -> None:
+    generator, cumulative = torch.Generator().manual_seed(3), zeta_cumulative(2.0)
+    count, best = 4 * DRAWS, torch.zeros(4 * DRAWS, 2, dtype=torch.int64)
+    legal, epsilon = torch.ones(count, dtype=torch.bool), torch.tensor([0.0, 0.5, 1.0, 1.0]).repeat(DRAWS)
+    taken, state = repeated(torch.zeros(count, 3), legal, epsilon, best + 1, best, cumulative, generator)
+    began = taken[:, 0] == 1
+    torch.testing.assert_close(began.view(-1, 4).float().mean(0), torch.tensor([0.0, 0.5, 1.0, 1.0]), rtol=0, atol=0.03)
+    lengths = 1 + state[began, 0]
+    for steps in (1, 2, 3, 10):  # zeta(2) = pi^2 / 6
+        assert (lengths == steps).float().mean() == pytest.approx(6 / (math.pi * steps) ** 2, abs=0.015)
+    assert lengths.max() > 100
+    # Until a repeat ends, neither epsilon nor another random choice matters. It then takes the best choice again.
+    none = torch.zeros(count)
+    for step in range(2, 6):
+        taken, state = repeated(state, legal, none, best + 2, best, cumulative, generator)
+        assert torch.equal(taken[began], (lengths >= step).long().unsqueeze(-1).expand(-1, 2))
+        assert not taken[~began].any()
+
+
+def test_a_repeat_ends_where_its_choice_is_illegal() -> None:
+    state = torch.tensor([[5.0, 3.0], [5.0, 3.0], [0.0, 3.0]])
+    best, explored, legal = (
+        torch.zeros(3, 1, dtype=torch.int64),
+        torch.ones(3, 1, dtype=torch.int64),
+        torch.tensor([True, False, True]),
+    )
+    taken, after = repeated(state, legal, torch.zeros(3), explored, best, zeta_cumulative(2.0), None)
+    assert taken.tolist() == [[3], [0], [0]]
+    assert after.tolist() == [[4, 3], [0, 0], [0, 0]]
 
 
 def test_only_the_state_begins_anew_with_an_episode() -> None:

@@ -182,6 +182,26 @@ def test_a_schedule_explores_by_the_networks_epsilon_and_a_ladder_by_the_environ
     assert "epsilon" in schedule.state_dict()  # it travels with the weights
 
 
+@pytest.mark.parametrize("exploration", ["schedule", "ladder"])
+@pytest.mark.parametrize("space", SPACES.values(), ids=list(SPACES))
+def test_random_actions_are_repeated_and_evaluations_explore_for_one_step(space: ActionSpace, exploration: str) -> None:
+    network = network_of(space, epsilon_zeta=0.5, epsilon_start=0.4, exploration=exploration)
+    numbers = network.exploration(torch.arange(50), 50)
+    assert numbers is not None
+    inferred, generator, repeats = network.infer(observations(50)), torch.Generator().manual_seed(6), 0
+    actions = network.choose(inferred, generator, numbers)
+    for _ in range(20):
+        assert actions.exploration is not None
+        assert torch.equal(actions.exploration[:, : -network.noise_size], numbers[:, : -network.noise_size])
+        under_way = actions.exploration[:, -network.noise_size] > 0
+        after = network.choose(inferred, generator, actions.exploration)
+        assert torch.equal(after.actions[under_way], actions.actions[under_way])
+        repeats += int(under_way.sum())
+        actions = after
+    assert repeats > 100
+    assert network.choose(inferred, generator, torch.ones(50, 1)).exploration is None
+
+
 def test_noisy_layers_replace_epsilon_and_act_with_new_noise_after_each_draw() -> None:
     network = network_of(noisy=True, epsilon_start=1.0)
     assert network.epsilon == 0.0
