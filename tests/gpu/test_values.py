@@ -35,7 +35,14 @@ DQN = {"agent": "dqn", "batches_at_once": 2}
 UPDATES = 6
 CASES: dict[str, dict[str, Any]] = {
     "rainbow": {**DQN, "double": True, "dueling": True, "noisy": True, "n_step": 3, "return_distribution": "c51", "atoms": 5},
-    "quantiles, ladder": {**DQN, "double": True, "exploration": "ladder", "return_distribution": "qr", "quantiles": 3},
+    "quantiles, ladder": {
+        **DQN,
+        "double": True,
+        "exploration": "ladder",
+        "epsilon_zeta": 2.0,
+        "return_distribution": "qr",
+        "quantiles": 3,
+    },
     "implicit quantiles": {**DQN, "return_distribution": "iqn", "fractions": 3, "acting_fractions": 2, "munchausen": True},
     "bins": {**DQN, "return_distribution": "hl_gauss", "atoms": 5, "head_units": 4},
     "munchausen, schedule": {**DQN, "munchausen": True, "clip_rewards": True, "target_update_rate": 0.5},
