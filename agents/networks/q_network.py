@@ -243,7 +243,15 @@ class QNetwork(FeatureNetwork):
     ) -> SampledActions:
         q: Tensor = inferred.output.q  # [N, P]
         best = best_choices(q, self.counts)  # [N, D]
-        taken, kept = (best, None) if greedy else self._explored(q, best, exploration, generator)
+        taken, kept = best, None
+        if not greedy:
+            explored = legal_choices(q != ILLEGAL_VALUE, self.counts, generator)  # [N, D]
+            # An evaluation explores with an epsilon [N, 1] alone, so its random actions are of one step.
+            if exploration is not None and exploration.shape[-1] > 1:
+                taken, kept = self._repeated(q, explored, best, exploration, generator)
+            else:
+                epsilon = self.epsilon if exploration is None else exploration[:, 0]  # [] of a schedule, [N] of a ladder
+                taken = with_probability(epsilon, explored, best, generator)
         # With both values stored, a replay can tell a new trajectory's priority without a pass of the network.
         fields = {
             BEHAVIOUR_Q: chosen_values(q, taken, self.counts).mean(-1),
@@ -251,17 +259,12 @@ class QNetwork(FeatureNetwork):
         }
         return SampledActions(self._as_actions(taken), fields, kept)
 
-    def _explored(
-        self, q: Tensor, best: Tensor, exploration: Tensor | None, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Epsilon-greedy choices `[N, D]`, and the exploration of the next ones if it has a state."""
-        explored = legal_choices(q != ILLEGAL_VALUE, self.counts, generator)  # [N, D]
-        # An evaluation explores with an epsilon [N, 1] alone, so its random actions are of one step.
-        if exploration is None or exploration.shape[-1] == 1:
-            epsilon = self.epsilon if exploration is None else exploration[:, 0]  # [] of a schedule, [N] of a ladder
-            return with_probability(epsilon, explored, best, generator), None
+    def _repeated(
+        self, q: Tensor, explored: Tensor, best: Tensor, exploration: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """Choices `[N, D]` with random ones that last (`--epsilon_zeta`), and the exploration of the next ones."""
         constants, state = exploration.tensor_split([exploration.shape[-1] - self.noise_size], -1)
-        epsilon = constants[:, 0] if constants.shape[-1] else self.epsilon
+        epsilon = constants[:, 0] if constants.shape[-1] else self.epsilon  # [N] of a ladder, [] of a schedule
         legal = (chosen_values(q, state[:, 1:].long(), self.counts) != ILLEGAL_VALUE).all(-1)  # [N]
         taken, state = repeated(state, legal, epsilon, explored, best, self.get_buffer("repeats"), generator)
         return taken, torch.cat([constants, state], -1)
