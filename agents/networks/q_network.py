@@ -97,6 +97,7 @@ class QNetwork(FeatureNetwork):
     counts: values of each component; P is their sum. epsilon: float32 `[]`, the probability of a random action in a schedule.
     support: float32 `[K]`, the values of atoms or bins (C51, HL-Gauss). edges: float32 `[K+1]`, of the bins. fractions: float32
     `[K]`, with which it acts (IQN): midpoints until `draw_noise` draws some, as evaluations and exported policies never do.
+    repeats: of `zeta_cumulative`, from which the steps of a random action are drawn (`--epsilon_zeta`).
     """
 
     explores_by_epsilon = True
@@ -113,7 +114,7 @@ class QNetwork(FeatureNetwork):
         only_noise = settings.noisy and not getattr(settings, "noisy_epsilon", False)
         self.register_buffer("epsilon", torch.full((), 0.0 if only_noise else float(settings.epsilon_start)))
         if zeta := getattr(settings, "epsilon_zeta", 0.0):
-            self.noise_size = 1 + len(self.counts)  # the state of a repeat
+            self.noise_size = 1 + len(self.counts)  # the steps left of a repeat, and its choice of each component
             self.register_buffer("repeats", zeta_cumulative(zeta), persistent=False)
         if self.kind == C51:
             self.register_buffer("support", support(lowest, highest, size), persistent=False)

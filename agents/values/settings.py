@@ -28,8 +28,8 @@ EpsilonFraction = Annotated[
 EpsilonZeta = Annotated[
     float,
     Setting(
-        "A random action is repeated for n steps with P(n) ~ n^-z, up to 10000; z is this number, and 0 takes it for one step "
-        "(ez-greedy, whose authors have 2).",
+        "The number z with which a random action lasts n steps, P(n) ~ n^-z, n up to 10000 (ez-greedy, whose authors have 2). "
+        "0: each lasts one step.",
         "a number in [0, 10]",
         0,
         10,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from springbok_client.connection import Connection, ConnectionLost, pack, parse_url
-from springbok_client.spaces import decoder, describe, describe_action, encoder, numbers_of
+from springbok_client.spaces import decoder, describe, describe_action, encoder, numbers_of, plain_mask
 
 PROTOCOL = 1
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 30.0  # seconds between two tries to connect; each is twice the one before
@@ -226,7 +226,7 @@ class RemoteAgent:
         self._ready.pop(seat, None)
         wire = {**message, "observation": self._encode(message["observation"])}
         if message.get("mask") is not None:
-            wire["mask"] = _wire_mask(message["mask"])
+            wire["mask"] = plain_mask(message["mask"])
         if message.get("info"):
             wire["info"] = numbers_of(message["info"])
         self._states[seat] = State.IDLE if ends else State.THINKING
@@ -369,14 +369,6 @@ def refusal(message: Mapping[str, Any]) -> Exception:
         return ConnectionLost(f"wanted welcome, got {message['type']}", is_final=True)
     error = (Finished if message["code"] == "finished" else ServerError)(message["code"], message["message"])
     return ConnectionLost(str(error)) if error.code in PASSING else error
-
-
-def _wire_mask(mask: Any) -> list[int]:
-    """A mask as numbers 0 and 1. Raises ValueError for others, which an integer of 8 bits would change."""
-    values = np.asarray(mask).ravel()
-    if not np.isin(values, (0, 1)).all():
-        raise ValueError(f"mask: wanted numbers 0 and 1, got {values.tolist()}")
-    return values.astype(int).tolist()
 
 
 def reset_message(seat: int, observation: Any, mask: Any = None) -> dict[str, Any]:

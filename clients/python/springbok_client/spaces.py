@@ -193,6 +193,14 @@ def _cast(array: Any, dtype: np.dtype[Any], name: str) -> Any:
     return cast
 
 
+def plain_mask(mask: Any) -> list[int]:
+    """A mask as a list of 0 and 1, as frames have it. Raises SpaceError for other numbers."""
+    values = np.asarray(mask).ravel()
+    if not np.isin(values, (0, 1)).all():
+        raise SpaceError(f"mask: wanted numbers 0 and 1, got {values.tolist()}")
+    return values.astype(int).tolist()
+
+
 def decoder(space: Plain) -> Coder:
     """The function that turns an action of a frame into one as the space has them: a number, or an array of its dtype."""
     kind = space["type"]
