@@ -29,8 +29,8 @@ from wrappers.legal import random_actions
 from wrappers.spaces import Packing
 from wrappers.spec import FAILURES, EnvConfig, EnvSpec
 
-ENVIRONMENTS = 4  # a seventh of a second each to make
-STEPS = 800
+ENVIRONMENTS = 4  # a seventh of a second each to make; one for each task if there are more of them
+STEPS = 800  # of each environment, or fewer if there are more of them
 EVERY = 4  # steps between two observations that are kept: neighbours look alike
 FEWEST = 2  # times at which observations are kept, however long that takes
 PLAY_SECONDS = 20.0
@@ -60,11 +60,12 @@ class RandomPlay:
         self, env_config: EnvConfig, spec: EnvSpec, seed: int, threads: int, *, timeout: float, whole: bool = False
     ) -> None:
         description = describe_env(env_config)
-        shape = (ENVIRONMENTS * STEPS // EVERY, *spec.observation_shape)
+        most = most_environments(env_config)
+        shape = (most * -(-steps_of(most) // EVERY), *spec.observation_shape)
         self._shared = SharedArrays({"observations": Field(shape, spec.frame_dtype), **LAYOUT})
         self._env, self._closes = env_config.env, description.needs_close
-        start = start_timeout(ENVIRONMENTS, description.start_seconds)
-        timeout = max(timeout, ENVIRONMENTS * description.reset_seconds)
+        start = start_timeout(most, description.start_seconds)
+        timeout = max(timeout, most * description.reset_seconds)
         self._heartbeat = Heartbeat(0.0, monotonic(), timeout=timeout, start_timeout=start)
         count = environments_to_play(env_config, whole=whole)  # the process would have to try the environment out again
         self._words, words = multiprocessing.Pipe(duplex=False)
@@ -159,9 +160,18 @@ def random_observations(
 
 def environments_to_play(env_config: EnvConfig, *, whole: bool) -> int:
     """How many environments play. whole: see `random_observations`."""
-    if whole:
-        return ENVIRONMENTS
-    return max(1, min(ENVIRONMENTS, int(MAKE_SECONDS / describe_env(env_config).start_seconds)))
+    most = most_environments(env_config)
+    return most if whole else max(1, min(most, int(MAKE_SECONDS / describe_env(env_config).start_seconds)))
+
+
+def most_environments(env_config: EnvConfig) -> int:
+    """How many environments play if their making is fast."""
+    return max(ENVIRONMENTS, len(env_config.tasks))
+
+
+def steps_of(environments: int) -> int:
+    """Steps of each environment."""
+    return STEPS * ENVIRONMENTS // max(ENVIRONMENTS, environments)
 
 
 def _observations(
@@ -176,7 +186,7 @@ def _observations(
         on_call(1)
         shown = env.reset(seed % 2**30 + 1)  # emulators count up from it, and take no zero
         end = math.inf if whole else monotonic() + PLAY_SECONDS
-        for index in range(STEPS):
+        for index in range(steps_of(most_environments(env_config))):
             if len(seen) >= FEWEST and monotonic() > end:
                 break
             on_call(CALLS.index("step") + index)

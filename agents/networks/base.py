@@ -26,7 +26,7 @@ from agents.networks.inputs import ObservationEncoder, Observations
 from agents.networks.joint import make_joint_torso, without_last_layer
 from agents.networks.settings import NetworkSettings
 from agents.networks.spectral import spectral_layers
-from wrappers.spaces import ACTION_MASK, TASK, ActionSpace, Leaf
+from wrappers.spaces import ACTION_MASK, ActionSpace, Leaf
 
 __all__ = ["FeatureNetwork", "NetworkConfig", "NetworkOutput", "SampledActions", "make_network", "on_device"]
 
@@ -111,7 +111,8 @@ class FeatureNetwork(ObservationEncoder, ABC):
 
     def __init__(self, config: NetworkConfig) -> None:
         settings = config.settings
-        super().__init__(config.observation_shape, config.leaves, normalises=settings.normalise_observations)
+        shape, leaves, tasks = config.observation_shape, config.leaves, len(config.tasks)
+        super().__init__(shape, leaves, normalises=settings.normalise_observations, tasks=tasks)
         self.config = config
         make_torso = partial(make_joint_torso, settings, self.parts, config.precision, self.heads_read)
         self.torso = without_last_layer(make_torso()) if getattr(config.agent, "head_units", 0) else make_torso()
@@ -283,17 +284,6 @@ class FeatureNetwork(ObservationEncoder, ABC):
         if isinstance(observations, Tensor):
             return observations[:, -1, self.packing.parts[ACTION_MASK]]  # the newest frame's mask; older ones are of past steps
         return observations[ACTION_MASK][:, -1]
-
-    def task_of(self, observations: Observations) -> Tensor | None:
-        """The task of each observation `[*dims, *observation_shape]`, int64 `[*dims]`; None if there is one task."""
-        if not self.config.tasks:
-            return None
-        assert self.packing is not None
-        if isinstance(observations, Tensor):
-            newest = observations[..., -1, self.packing.parts[TASK]]
-        else:
-            newest = observations[TASK][..., -1, :]
-        return newest.squeeze(-1).long()
 
     def task_of_columns(self, observations: Tensor) -> Tensor | None:
         """The task of each column of a batch `[T+1, B, *observation_shape]`, int64 `[B]`; None if there is one task."""

@@ -112,28 +112,36 @@ class InputScale(nn.Module):
     """The centre and the scale of one part's input, as buffers of the network.
 
     normalised: whether every feature has a scale of its own, which running moments change while training.
+    tasks: of an image, how many have a centre `[tasks, *shape]` and a scale `[tasks]` of their own; 0 for one of all.
     """
 
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, shape: Shape, *, normalised: bool) -> None:
+    def __init__(self, shape: Shape, *, normalised: bool, tasks: int = 0) -> None:
         super().__init__()
         self.normalised = normalised
-        self.register_buffer("mean", channels_last_zeros(shape))
-        self.register_buffer("scale", torch.ones(shape if normalised else ()))
+        self.register_buffer("mean", channels_last_zeros(shape, tasks))
+        self.register_buffer("scale", torch.ones(shape if normalised else (tasks,) if tasks else ()))
 
 
-def scaled(observations: Tensor, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+def scaled(observations: Tensor, mean: Tensor, scale: Tensor, dtype: torch.dtype, tasks: Tensor | None = None) -> Tensor:
     """Inputs of a torso, `[N, *input_shape]` in `dtype`: raw observations in one multiplication and one addition.
 
-    Bytes are exact in every dtype. Floating-point numbers may be far from zero, so they are centred before the cast.
+    Bytes are exact in every dtype. Floating-point numbers may be far from zero, so they are centred before the cast. tasks:
+    int64 `[N]`, where `mean` and `scale` have a row for each task.
     """
     inputs = network_input(observations)
+    if tasks is not None:
+        scale = scale.view(-1, 1, 1, 1)  # of images
     offset = -mean * scale  # (x - mean) scale = x scale + offset, one fused operation
-    if inputs.is_floating_point():
-        return torch.addcmul(offset, inputs, scale).to(dtype)
-    return torch.addcmul(offset.to(dtype), inputs.to(dtype), (scale * scale_of(observations)).to(dtype))
+    factor = scale * scale_of(observations)
+    if not inputs.is_floating_point():
+        offset, inputs, factor = offset.to(dtype), inputs.to(dtype), factor.to(dtype)
+    if tasks is not None:
+        offset = offset.movedim(1, -1).index_select(0, tasks).movedim(-1, 1)  # [N, C, H, W] channels-last, as the inputs
+        factor = factor.index_select(0, tasks)
+    return torch.addcmul(offset, inputs, factor).to(dtype)
 
 
 def normalised(observations: Tensor, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
@@ -162,9 +170,10 @@ def calibrate(observations: Tensor, mean: Tensor, scale: Tensor) -> None:
     scale.fill_(1.0 / deviation if varies and deviation > 0 else 1.0)
 
 
-def channels_last_zeros(shape: Shape) -> Tensor:
-    """Zeros in the memory layout of one row of a torso's input."""
-    return torch.zeros(shape[1:] + shape[:1]).movedim(-1, 0)
+def channels_last_zeros(shape: Shape, tasks: int = 0) -> Tensor:
+    """Zeros in the memory layout of one row of a torso's input, or of a row for each task, `[tasks, *shape]`."""
+    rows = (tasks,) if tasks else ()
+    return torch.zeros(*rows, *shape[1:], *shape[:1]).movedim(-1, len(rows))
 
 
 class ObservationEncoder(nn.Module):
@@ -176,14 +185,17 @@ class ObservationEncoder(nn.Module):
         observation_shape: `[S, *frame_shape]`.
         leaves: the parts of a frame that has several.
         normalises: whether vectors are scaled by running moments. Raises ValueError if there are no vectors.
+        tasks: how many environments there are whose observations name them; 0 if they name none.
     """
 
     input_mean: Tensor
     input_scale: Tensor
 
-    def __init__(self, observation_shape: tuple[int, ...], leaves: tuple[Leaf, ...], *, normalises: bool) -> None:
+    def __init__(
+        self, observation_shape: tuple[int, ...], leaves: tuple[Leaf, ...], *, normalises: bool, tasks: int = 0
+    ) -> None:
         super().__init__()
-        self._observation_shape = observation_shape
+        self._observation_shape, self._tasks = observation_shape, tasks
         self.packing = Packing(leaves) if leaves else None
         self.parts = input_parts(observation_shape, leaves)
         self._normalised = tuple(normalises and part.is_vector for part in self.parts)
@@ -191,8 +203,10 @@ class ObservationEncoder(nn.Module):
             shape = list(self.parts[0].shape)
             raise ValueError(f"normalise_observations: wanted vectors, got images {shape}; --calibrate_input scales images")
         if self.packing:
-            pairs = zip(self.parts, self._normalised, strict=True)
-            self.inputs = nn.ModuleList(InputScale(part.input_shape, normalised=own) for part, own in pairs)
+            # A constant of a vector may be all that tells two tasks apart, so vectors have one centre.
+            counts = [0 if part.is_vector else tasks for part in self.parts]
+            each = zip(self.parts, self._normalised, counts, strict=True)
+            self.inputs = nn.ModuleList(InputScale(part.input_shape, normalised=own, tasks=count) for part, own, count in each)
         else:
             shape_in = self.parts[0].input_shape
             self.register_buffer("input_mean", channels_last_zeros(shape_in))
@@ -208,8 +222,25 @@ class ObservationEncoder(nn.Module):
         else:
             leaves = self.leaves_of(observations)
             values = [part_of(part, leaves) for part in self.parts]
-        prepare = [normalised if own else scaled for own in self._normalised]
-        return [prepare[index](value, *self._scale(index), dtype) for index, value in enumerate(values)]
+        tasks = self.task_of(observations)
+        return [self._prepared(index, value, dtype, tasks) for index, value in enumerate(values)]
+
+    def _prepared(self, index: int, values: Tensor, dtype: torch.dtype, tasks: Tensor | None) -> Tensor:
+        """The input of a part, `[N, *input_shape]`."""
+        if self._normalised[index]:
+            return normalised(values, *self._scale(index), dtype)
+        return scaled(values, *self._scale(index), dtype, None if self.parts[index].is_vector else tasks)
+
+    def task_of(self, observations: Observations) -> Tensor | None:
+        """The task of each observation `[*dims, *observation_shape]`, int64 `[*dims]`; None if there is one task."""
+        if not self._tasks:
+            return None
+        assert self.packing is not None
+        if isinstance(observations, Tensor):
+            newest = observations[..., -1, self.packing.parts[TASK]]
+        else:
+            newest = observations[TASK][..., -1, :]
+        return newest.squeeze(-1).long()
 
     def leaves_of(self, observations: Observations) -> Mapping[str, Tensor]:
         """The leaves, `[N, S, *shape]` each, of N observations that have several. Raises ValueError for other shapes."""
@@ -252,11 +283,23 @@ class ObservationEncoder(nn.Module):
         never changes. Without calibration the features of any two states differ by a few per cent only, and gradient descent
         first learns what all states have in common. Burda et al. 2018 (arXiv:1810.12894, section 2.4) also fix the statistics
         from random play, but for every pixel apart. Normalised vectors keep their running moments.
+
+        The images of each of several tasks have statistics of their own: those of two games together would be the difference
+        between the games, before which all that happens in one of them is small. A task without an observation gets the
+        statistics of all.
         """
         leaves = self.leaves_of(observations) if self.packing else {}
+        tasks = self.task_of(observations)
         for index, part in enumerate(self.parts):
-            if not self._normalised[index]:
-                calibrate(part_of(part, leaves) if part.names else observations, *self._scale(index))
+            if self._normalised[index]:
+                continue
+            values, (mean, scale) = part_of(part, leaves) if part.names else observations, self._scale(index)
+            if tasks is None or part.is_vector:
+                calibrate(values, mean, scale)
+                continue
+            for task in range(self._tasks):
+                own = values[tasks == task]
+                calibrate(own if len(own) else values, mean[task], scale[task])
 
     def _scale(self, index: int) -> tuple[Tensor, Tensor]:
         """Mean and scale of a part's input."""

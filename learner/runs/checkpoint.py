@@ -26,7 +26,7 @@ from learner.runs.untrusted import load_plain
 from learner.settings.config import Settings
 from learner.settings.other_names import rename_settings
 from wrappers.spaces import Discrete, action_space
-from wrappers.spec import BY_COLOURS
+from wrappers.spec import BY_COLOURS, tasks_of
 
 FORMAT = 3
 FIRST_FORMAT, UNNAMED_MODULES = 1, 2
@@ -36,6 +36,8 @@ LARGEST_COUNT = 2**62
 GPU_STATE_BYTES = 16  # of a GPU's generator: a seed and how many numbers it has drawn
 TRAILER = re.compile(rb"\nsha256:([0-9a-f]{64})\n")
 TRAILER_BYTES = 73
+SCALE_OF_INPUT = re.compile(r"(^|\.)inputs\.\d+\.scale$")
+"""Name of a buffer of `agents.networks.inputs.InputScale` in a module."""
 PARTIAL = re.compile(r"^\..+\.pt_\d+$")  # a file that is being written, or that a killed process left half-written
 CHUNK_BYTES = 2**20
 CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES, errno.EPERM, errno.EBADF}
@@ -175,7 +177,7 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
     action_space(spec["action"])
     _of_type(str, spec, "env")
     _of_type(list, spec, "frame_shape")
-    agent = _parse_agent(_of_type(dict, content, "agent"))
+    agent = _upgraded_agent(_parse_agent(_of_type(dict, content, "agent")), len(tasks_of(spec["env"])))
     generators = _of_type(dict, content, "generators")
     _check_generators(generators)
     replay = content.get("replay")
@@ -197,6 +199,18 @@ def _parse(content: dict[str, Any]) -> Checkpoint:
         replay=replay,
         rank_replays=tuple(rank_replays),
     )
+
+
+def _upgraded_agent(agent: dict[str, Any], tasks: int) -> dict[str, Any]:
+    """An agent's state as it is saved now. Until each of several tasks had statistics of its images, they shared them."""
+    if tasks > 1:
+        for weights in agent["modules"].values():
+            for name in [name for name in weights if SCALE_OF_INPUT.search(name)]:
+                mean, scale = (of_mean := f"{name.removesuffix('scale')}mean"), weights[name]
+                if scale.dim() == 0 and weights[mean].dim() == 3:  # [C, H, W]
+                    weights[of_mean] = weights[mean].expand(tasks, *weights[mean].shape).clone()
+                    weights[name] = scale.expand(tasks).clone()
+    return agent
 
 
 def _upgraded_settings(settings: Settings, spec: dict[str, Any]) -> Settings:

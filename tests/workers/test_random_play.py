@@ -89,3 +89,11 @@ def test_one_environment_plays_if_making_it_takes_long(monkeypatch: pytest.Monke
     )
     monkeypatch.setattr(random_play, "STEPS", 40)
     assert len(random_play.random_observations(hanging(), 1, whole=True)) == 40
+
+
+def test_every_task_is_played() -> None:
+    games = [f"{name}NoFrameskip-v4" for name in ("Pong", "Breakout", "Freeway", "Boxing", "Tennis", "Amidar")]
+    config = EnvConfig(env=",".join(games), frames_stacked=1, full_action_space=True, frame_scale_resolution="8,8")
+    seen = RandomPlay(config, make_spec(config), 1, 1, timeout=60.0).observations()
+    assert seen[:, 0, -1].unique().tolist() == list(range(6))  # the leaf of the task is the last one
+    assert len(seen) == 6 * 134  # each fourth of 533 steps

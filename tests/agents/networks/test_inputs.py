@@ -11,7 +11,7 @@ from agents.networks.actor_critic import ActorCritic
 from agents.networks.base import make_network
 from agents.networks.inputs import calibrate, input_parts, scaled, unpack
 from tests.builders import network_config, network_of
-from wrappers.spaces import ACTION_MASK, Leaf, Packing
+from wrappers.spaces import ACTION_MASK, TASK, Leaf, Packing
 
 LEAVES = (
     Leaf(ACTION_MASK, (3,), "uint8"),
@@ -177,3 +177,36 @@ def test_observations_that_never_change_are_not_scaled(values: Tensor) -> None:
     changed[::2] += 1
     calibrate(changed, mean, scale)
     assert float(scale) == pytest.approx(510 if values.dtype == torch.uint8 else 2, rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_images_of_each_task_have_a_centre_and_a_scale_of_their_own(dtype: str) -> None:
+    """Task 1 shows a bright picture with small changes, and task 2 was not seen."""
+    leaves = (Leaf("camera", (24, 21, 3), dtype), Leaf("speed", (), "float32"), Leaf(TASK, (1,), "uint8"))
+    generator = np.random.default_rng(1)
+    tasks = generator.integers(0, 2, 200)
+    size = np.where(tasks, 2, 80)[:, None, None, None]
+    camera = np.where(tasks, 180, 90)[:, None, None, None] + size * generator.uniform(-1, 1, (200, 24, 21, 3))
+    speed = np.where(tasks, 5.0, -5.0).astype(np.float32)
+    packing = Packing(leaves)
+    observations = torch.from_numpy(packing.pack({"camera": camera.astype(dtype), "speed": speed, TASK: tasks[:, None]}))
+    observations = observations.unsqueeze(1)  # [N, 1, bytes]
+    config = network_config("impala_shallow", (1, packing.size), 3, leaves=leaves, tasks=("a", "b", "c"))
+    network = make_network(config, torch.Generator().manual_seed(1))
+    network.calibrate(observations)
+    images, vectors = network.inputs_of(observations, torch.float32)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    for task in (0, 1):
+        own = images[torch.from_numpy(tasks == task)]
+        assert own.mean(0).abs().max() < 1e-4
+        assert float(own.std()) == pytest.approx(1.0, abs=0.01)
+    assert float(vectors.std()) == pytest.approx(1.0, abs=0.01)  # a constant that tells the tasks apart stays one
+    assert vectors[torch.from_numpy(tasks == 1)].min() > 0.5
+    scales = network.inputs[0].scale
+    assert scales[1] > 10 * scales[0]
+    alone = make_network(
+        network_config("impala_shallow", (1, packing.size), 3, leaves=leaves), torch.Generator().manual_seed(1)
+    )
+    alone.calibrate(observations)
+    torch.testing.assert_close(scales[2], alone.inputs[0].scale)
+    torch.testing.assert_close(network.inputs[0].mean[2], alone.inputs[0].mean)

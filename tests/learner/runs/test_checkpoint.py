@@ -395,3 +395,21 @@ def test_settings_of_before_the_layout_keep_its_guess() -> None:
     before = {"observation_layout": "by_colours"}
     assert [_upgraded_settings({}, spec) for spec in (image, leafy, vector)] == [before, before, {}]
     assert _upgraded_settings({"observation_layout": "auto"}, image) == {"observation_layout": "auto"}
+
+
+def test_tasks_that_shared_the_statistics_of_their_images_each_have_them(path: Path) -> None:
+    """Vectors share theirs still."""
+    checkpoint = make_checkpoint()
+    image, vector = torch.rand(4, 8, 8), torch.rand(4, 3)
+    inputs = {
+        "inputs.0.mean": image,
+        "inputs.0.scale": torch.tensor(3.0),
+        "inputs.1.mean": vector,
+        "inputs.1.scale": torch.ones(()),
+    }
+    for env, wanted in (("A-v0,B-v0", (image.expand(2, 4, 8, 8), torch.full((2,), 3.0))), ("A-v0", (image, torch.tensor(3.0)))):
+        agent = {**checkpoint.agent, "modules": {"network": dict(inputs), "target": dict(inputs)}}
+        save_checkpoint(path, replace(checkpoint, agent=agent, spec={**checkpoint.spec, "env": env}))
+        for weights in load_checkpoint(path).agent["modules"].values():
+            assert same((weights["inputs.0.mean"], weights["inputs.0.scale"]), wanted)
+            assert same((weights["inputs.1.mean"], weights["inputs.1.scale"]), (vector, torch.ones(())))
