@@ -129,19 +129,18 @@ def scaled(observations: Tensor, mean: Tensor, scale: Tensor, dtype: torch.dtype
     """Inputs of a torso, `[N, *input_shape]` in `dtype`: raw observations in one multiplication and one addition.
 
     Bytes are exact in every dtype. Floating-point numbers may be far from zero, so they are centred before the cast. tasks:
-    int64 `[N]`, where `mean` and `scale` have a row for each task.
+    int64 `[N]`, of images for which `mean` and `scale` have a row of each task.
     """
     inputs = network_input(observations)
-    if tasks is not None:
-        scale = scale.view(-1, 1, 1, 1)  # of images
+    if tasks is not None and scale.dim():
+        scale = scale.view(-1, 1, 1, 1)
     offset = -mean * scale  # (x - mean) scale = x scale + offset, one fused operation
-    factor = scale * scale_of(observations)
     if not inputs.is_floating_point():
-        offset, inputs, factor = offset.to(dtype), inputs.to(dtype), factor.to(dtype)
-    if tasks is not None:
+        offset, inputs, scale = offset.to(dtype), inputs.to(dtype), (scale * scale_of(observations)).to(dtype)
+    if tasks is not None and scale.dim():
         offset = offset.movedim(1, -1).index_select(0, tasks).movedim(-1, 1)  # [N, C, H, W] channels-last, as the inputs
-        factor = factor.index_select(0, tasks)
-    return torch.addcmul(offset, inputs, factor).to(dtype)
+        scale = scale.index_select(0, tasks)
+    return torch.addcmul(offset, inputs, scale).to(dtype)
 
 
 def normalised(observations: Tensor, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
@@ -222,14 +221,13 @@ class ObservationEncoder(nn.Module):
         else:
             leaves = self.leaves_of(observations)
             values = [part_of(part, leaves) for part in self.parts]
-        tasks = self.task_of(observations)
-        return [self._prepared(index, value, dtype, tasks) for index, value in enumerate(values)]
-
-    def _prepared(self, index: int, values: Tensor, dtype: torch.dtype, tasks: Tensor | None) -> Tensor:
-        """The input of a part, `[N, *input_shape]`."""
-        if self._normalised[index]:
-            return normalised(values, *self._scale(index), dtype)
-        return scaled(values, *self._scale(index), dtype, None if self.parts[index].is_vector else tasks)
+        tasks = self.task_of(observations) if self._tasks else None
+        return [
+            normalised(value, *self._scale(index), dtype)
+            if self._normalised[index]
+            else scaled(value, *self._scale(index), dtype, tasks)
+            for index, value in enumerate(values)
+        ]
 
     def task_of(self, observations: Observations) -> Tensor | None:
         """The task of each observation `[*dims, *observation_shape]`, int64 `[*dims]`; None if there is one task."""
