@@ -15,7 +15,9 @@ from wrappers import EnvSpec, Step, VectorEnv, make_spec
 def new_network(config: Config, generator: torch.Generator | None = None) -> ActorCritic:
     """The network of a run before its first update."""
     spec = make_spec(config.env)
-    return network_of(config.network, spec.observation_shape, spec.action, leaves=spec.leaves, generator=generator)
+    tasks = spec.tasks if len(spec.tasks) > 1 else ()
+    shape, parts = spec.observation_shape, {"leaves": spec.leaves, "tasks": tasks}
+    return network_of(config.network, shape, spec.action, generator=generator, **parts)
 
 
 @torch.no_grad()
