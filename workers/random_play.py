@@ -170,8 +170,8 @@ def most_environments(env_config: EnvConfig) -> int:
 
 
 def steps_of(environments: int) -> int:
-    """Steps of each environment."""
-    return STEPS * ENVIRONMENTS // max(ENVIRONMENTS, environments)
+    """Steps of each of so many environments, at least `ENVIRONMENTS`: together they play as many as those would."""
+    return STEPS * ENVIRONMENTS // environments
 
 
 def _observations(

@@ -129,11 +129,11 @@ def scaled(observations: Tensor, mean: Tensor, scale: Tensor, dtype: torch.dtype
     """Inputs of a torso, `[N, *input_shape]` in `dtype`: raw observations in one multiplication and one addition.
 
     Bytes are exact in every dtype. Floating-point numbers may be far from zero, so they are centred before the cast. tasks:
-    int64 `[N]`, of images for which `mean` and `scale` have a row of each task.
+    int64 `[N]`, the task of each observation. It counts for images, whose `mean` and `scale` then have a row for each task.
     """
     inputs = network_input(observations)
     if tasks is not None and scale.dim():
-        scale = scale.view(-1, 1, 1, 1)
+        scale = scale.view(-1, 1, 1, 1)  # [tasks], beside mean [tasks, C, H, W]
     offset = -mean * scale  # (x - mean) scale = x scale + offset, one fused operation
     if not inputs.is_floating_point():
         offset, inputs, scale = offset.to(dtype), inputs.to(dtype), (scale * scale_of(observations)).to(dtype)
@@ -282,8 +282,8 @@ class ObservationEncoder(nn.Module):
         first learns what all states have in common. Burda et al. 2018 (arXiv:1810.12894, section 2.4) also fix the statistics
         from random play, but for every pixel apart. Normalised vectors keep their running moments.
 
-        The images of each of several tasks have statistics of their own: those of two games together would be the difference
-        between the games, before which all that happens in one of them is small. A task without an observation gets the
+        The images of each of several tasks have statistics of their own: those of two games together would mostly measure how
+        the games differ, and what moves in one of them would become faint. A task without an observation gets the
         statistics of all.
         """
         leaves = self.leaves_of(observations) if self.packing else {}

@@ -36,8 +36,7 @@ LARGEST_COUNT = 2**62
 GPU_STATE_BYTES = 16  # of a GPU's generator: a seed and how many numbers it has drawn
 TRAILER = re.compile(rb"\nsha256:([0-9a-f]{64})\n")
 TRAILER_BYTES = 73
-SCALE_OF_INPUT = re.compile(r"(^|\.)inputs\.\d+\.scale$")
-"""Name of a buffer of `agents.networks.inputs.InputScale` in a module."""
+SCALE_OF_INPUT = re.compile(r"(^|\.)inputs\.\d+\.scale$")  # of `agents.networks.inputs.InputScale` in a module
 PARTIAL = re.compile(r"^\..+\.pt_\d+$")  # a file that is being written, or that a killed process left half-written
 CHUNK_BYTES = 2**20
 CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES, errno.EPERM, errno.EBADF}
@@ -205,11 +204,10 @@ def _upgraded_agent(agent: dict[str, Any], tasks: int) -> dict[str, Any]:
     """An agent's state as it is saved now. Until each of several tasks had statistics of its images, they shared them."""
     if tasks > 1:
         for weights in agent["modules"].values():
-            for name in [name for name in weights if SCALE_OF_INPUT.search(name)]:
-                mean, scale = (of_mean := f"{name.removesuffix('scale')}mean"), weights[name]
-                if scale.dim() == 0 and weights[mean].dim() == 3:  # [C, H, W]
-                    weights[of_mean] = weights[mean].expand(tasks, *weights[mean].shape).clone()
-                    weights[name] = scale.expand(tasks).clone()
+            for scale in filter(SCALE_OF_INPUT.search, list(weights)):
+                mean = f"{scale.removesuffix('scale')}mean"
+                if (weights[scale].dim(), weights[mean].dim()) == (0, 3):  # one scale, and a mean [C, H, W] of images
+                    weights.update({name: torch.stack([weights[name]] * tasks) for name in (mean, scale)})
     return agent
 
 
