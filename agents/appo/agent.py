@@ -150,6 +150,8 @@ class APPOAgent(Agent):
         clip = linear_schedule(config.clip, config.last_clip, step.progress)
         # The target network's policy [T, B, P] is computed once, since no step of this update changes it.
         target = step.without_gradient(batch, self.target.network, last_row=False).policy if self.target else None
+        if step.popart and config.minibatches > 1:
+            self._observe_targets(batch, target, clip, step)
         most = config.epochs * min(config.minibatches, batch.action_used.shape[1])
         for columns in step.turns(self._minibatches(batch), most):
             part = MinibatchColumns(batch, target, clip) if columns is ALL else _taken(batch, target, columns, clip)
@@ -163,6 +165,14 @@ class APPOAgent(Agent):
             # The divergence counts just before a copy, since just after one it is 0.
             following = next_kl_weight(self.kl_weight, divergence, config.target_kl)
             self.kl_weight.copy_(torch.where(self.target.is_due & step.applied, following, self.kl_weight))
+
+    def _observe_targets(self, batch: Batch, target: Tensor | None, clip: float, step: Stepper) -> None:
+        """Show PopArt the value targets of the whole batch: a minibatch may have no column of a task."""
+        assert step.popart is not None
+        outputs = step.without_gradient(batch)
+        log_probs = self._log_probs(MinibatchColumns(batch, target, clip), outputs.policy[:-1])
+        targets = self.estimates(batch, log_probs, outputs.values, self.config.gamma).targets
+        step.popart.observe(targets, batch.action_used, self.network.task_of_columns(batch.observations))
 
     def estimates(self, batch: Batch, log_probs: LogProbs, values: Tensor, gamma: float) -> AdvantageEstimates:
         """The ratios, advantages and value targets of a minibatch.

@@ -113,6 +113,19 @@ def test_an_update_rescales_the_head_and_has_its_gradient() -> None:
     torch.testing.assert_close(network.value_head(features).squeeze(-1).detach(), values)  # at a learning rate of 0
 
 
+@pytest.mark.parametrize("name", ["appo", "impact"])
+def test_moments_are_those_of_the_whole_batch_with_minibatches_too(name: str) -> None:
+    agent_class: Any = AGENTS[name]
+    found = []
+    for minibatches in (1, 3):  # of three columns
+        config = agent_class.config_class(popart=True, popart_rate=0.1, clip_rewards=False, minibatches=minibatches, epochs=2)
+        network = network_of("mlp", (2, 6), A, generator=torch.Generator().manual_seed(1), agent=config)
+        agent = agent_class(config, network)
+        agent.learn(random_batch(), 0.0)
+        found.append(torch.stack([*agent.stepper.popart.now]))
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("core", ["none", "lstm"])
 @pytest.mark.parametrize("name", [name for name, agent in AGENTS.items() if hasattr(agent.config_class(), "popart")])
 def test_each_task_has_moments_and_a_value_of_its_own(name: str, core: str) -> None:
