@@ -171,6 +171,23 @@ def test_a_member_that_fails_at_once_is_left_out(tmp_path: Path) -> None:
         assert [trial.state for trial in trials] == [COMPLETE, FAILED, COMPLETE]
 
 
+def test_a_round_in_which_all_members_fail_is_made_again(tmp_path: Path) -> None:
+    study, failing = study_in(tmp_path, {"unroll_length": 4, "environment_max_steps": 32}, members=2, member_steps=16), []
+
+    def fails(plan: PlannedRun, cores: Sequence[int]) -> DoneProgram:
+        failing.append(plan.seed)
+        return DoneProgram(1)
+
+    members = population(study, fails)
+    members.make(lambda: False, 0.0)
+    assert len(failing) == 2
+    assert [trial.state for trial in members.trials()] == [FAILED] * 2
+    again = population(study)
+    again.make(lambda: False, 0.0)
+    assert [ended.steps for ended in again.rounds] == [[16, 16], [32, 32]]
+    assert all(trial.batch_size for trial in again.trials())
+
+
 def test_a_run_that_stops_early_keeps_its_schedule_and_is_not_finished(tmp_path: Path) -> None:
     flags = [f"--{name}={value}" for name, value in {**CATCH, "environment_max_steps": 800, "results_dir": tmp_path}.items()]
     assert run_main("--op_mode=train", *flags, "--stop_at_steps=400", "--reproducible").returncode == 0
@@ -189,3 +206,6 @@ def test_settings_that_cannot_change_within_a_run_are_refused(tmp_path: Path) ->
     line = "error: tune: wanted numbers among the settings of agent vtrace with method pbt, got unroll_length\n"
     assert done.stderr == line
     assert not list(tmp_path.glob(f"*/{PAGE}"))
+    study = study_in(tmp_path, {"agent": "dqn", "return_distribution": "c51"}, tune="lr=1e-4..1e-2,v_max=5..20")
+    with pytest.raises(ValueError, match="^tune: wanted settings that may change within a run with method pbt, got v_max$"):
+        population(study)

@@ -238,6 +238,8 @@ def test_a_search_ends_if_every_trial_fails(tmp_path: Path, capsys: pytest.Captu
     assert [trial.state for trial in search.trials()] == [FAILED] * 3
     assert tuner.finish(["main.py"]) == 1
     assert capsys.readouterr().err == "error: wanted a trial that is complete, got 3 that failed: it ended with exit code 1\n"
+    # Repeated where the cause is gone, the command makes the trials that are left.
+    assert [trial.state for trial in made(study, starter(by_rate)).trials()] == [FAILED] * 3 + [COMPLETE] * 3
 
 
 @pytest.mark.parametrize("cut", [False, True])

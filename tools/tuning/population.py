@@ -23,6 +23,7 @@ from learner.settings.schema import agent_settings
 from setting import Log, OneOf, Search
 from tools.plan import PlannedRun
 from tools.programs import Program, Starter
+from tools.summary import read_config
 from tools.tuning.ranges import contains
 from tools.tuning.study import COMPLETE, FAILED, MARKS, RUNNING, StudyPlan, Trial, assigned, reason_of, score_of
 
@@ -33,6 +34,8 @@ CHANCE = 1 / 3
 """Probability that a setting is changed after a copy."""
 BETTER = 0.05
 """IMPALA's part by which another member's score must be higher to be copied."""
+FIXED = ("atoms", "critic_quantiles", "critics", "head_units", "quantiles", "v_max", "v_min")
+"""Numbers that decide which weights a network has, or what they mean, so that no checkpoint can go on with others."""
 TRUNCATED = 5
 """Jaderberg's truncation: the worst fifth copies the best fifth."""
 
@@ -68,6 +71,8 @@ class TunedPopulation:
         for name in study.ranges:
             if name not in table or table[name].type not in (int, float):
                 raise ValueError(f"tune: wanted numbers among the settings of agent {study.agent} with method pbt, got {name}")
+            if name in FIXED:
+                raise ValueError(f"tune: wanted settings that may change within a run with method pbt, got {name}")
         self.study, self._start, self._parts = study, start, parts
         self.budget = int({**study.defaults, **study.settings}["environment_max_steps"])
         self.period = study.tuning.member_steps or -(-self.budget // 10)
@@ -101,8 +106,8 @@ class TunedPopulation:
         while self.period * len(self.rounds) < self.budget and not should_stop():
             if self.rounds:
                 self._copy(self.rounds[-1])
-            if not self._train(should_stop, look_seconds):
-                return
+            if not self._train(should_stop, look_seconds) or len(self.failed) == self.count:
+                return  # a round in which all have failed is made again by the next command
             self._end_round()
 
     def _train(self, should_stop: Callable[[], bool], look_seconds: float) -> bool:
@@ -214,7 +219,9 @@ class TunedPopulation:
                 has_ended = self.rounds[-1].steps[member] >= self.budget  # an earlier command knew why it did not
                 reason = "no episode has ended in its run" if has_ended else "its run has not reached its end"
             state = FAILED if reason else COMPLETE if done else RUNNING
-            found.append(Trial(member + 1, self.values(member), state, score, reason, curve))
+            run = self.plan(member).run()
+            batch_size = read_config(run)["settings"]["batch_size"] if run else None
+            found.append(Trial(member + 1, self.values(member), state, score, reason, curve, batch_size))
         return found
 
     def kill(self) -> None:

@@ -212,6 +212,7 @@ class Tuner:
     def __init__(self, study: StudyPlan, search: OptunaSearch, start: Starter, parts: Sequence[Sequence[int]]) -> None:
         self.study, self._search, self._start = study, search, start
         self._unfinished = search.unfinished()
+        self._failed_before = self._failures  # by earlier commands, whose cause may be gone
         self._running: dict[int, RunningTrial] = {}  # part of the cores -> trial
         self._parts = parts
         self._line = ProgressLine()
@@ -270,9 +271,13 @@ class Tuner:
 
     @property
     def hopeless(self) -> bool:
-        """Whether trials have failed and none is complete."""
-        states = [trial.state for trial in self._search.trials()]
-        return COMPLETE not in states and states.count(FAILED) >= MOST_FAILURES
+        """Whether trials of this command have failed and none is complete."""
+        complete = any(trial.state == COMPLETE for trial in self._search.trials())
+        return not complete and self._failures - self._failed_before >= MOST_FAILURES
+
+    @property
+    def _failures(self) -> int:
+        return sum(trial.state == FAILED for trial in self._search.trials())
 
 
 class PopulationTuner:
