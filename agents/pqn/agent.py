@@ -63,7 +63,8 @@ from setting import Linear, Setting
 
 @dataclass(frozen=True)
 class PQNConfig(AgentConfig):
-    """Settings of PQN, by default those of its authors for MinAtar. The loss is a mean over the used steps."""
+    """Settings of PQN, by default those of its authors for MinAtar, but with smaller blocks. The loss is a mean over the used
+    steps."""
 
     lr: LearningRate = 5e-4
     lr_end_value: LastLearningRate = 0.0
