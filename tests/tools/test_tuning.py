@@ -288,12 +288,17 @@ def test_another_study_in_the_same_folder_is_refused_and_more_trials_are_not(tmp
         study_in(tmp_path, trial_seeds=2)
 
 
-def test_the_best_settings_become_a_preset_and_the_page_has_pictures(tmp_path: Path) -> None:
+def test_the_best_settings_become_a_preset_and_the_page_has_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the printed command holds here
     study = study_in(tmp_path, trials=8)
     search = OptunaSearch(study)
     tuner = Tuner(study, search, starter(by_rate), [[]])
     tuner.make(lambda: False)
     assert tuner.finish(["main.py"]) == 0
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Train with it: ")]
+    assert Path(said.split()[4]).resolve() == REPOSITORY / "main.py"
     best = max((trial for trial in search.trials() if trial.state == COMPLETE), key=lambda trial: trial.score or 0)
     preset = load_preset(str(study.folder / BEST_FILE))
     assert {name: preset[name] for name in study.ranges} == best.settings

@@ -15,6 +15,7 @@ from pathlib import Path
 from checked_files import locked
 from learner.machine.detect import available_cores
 from learner.metrics.progress import ProgressLine
+from learner.runs.directory import shell_name_of_program
 from learner.settings.config import Settings
 from learner.settings.tuning import TuningConfig
 from learner.signals import StopSignals
@@ -310,7 +311,8 @@ def conclude(study: StudyPlan, trials: list[Trial], command: Sequence[str], impo
     print(f"Page: {folder / PAGE}")
     if best := best_of(trials):
         print(f"Best: {best.score:.2f} with {best.text}, trial {best.number}")
-        print(f"Train with it: python main.py --op_mode=train --preset={shlex.quote(str(folder / BEST_FILE))}")
+        preset = shlex.quote(str(folder / BEST_FILE))
+        print(f"Train with it: python {shell_name_of_program()} --op_mode=train --preset={preset}")
     wanted = study.tuning.members if study.tuning.method == "pbt" else study.tuning.trials
     if counts[RUNNING] or len(trials) < wanted:
         print(f"Continue: python {shlex.join(command)}")
