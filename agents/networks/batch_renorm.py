@@ -129,7 +129,7 @@ class _ByBatch(torch.autograd.Function):
         mean = collectives.mean(inputs.mean(-2, keepdim=True), None)  # mu_B [..., 1, features]
         centred = inputs - mean
         # Population variance: N, not N - 1. Squares of the centred rows, since a mean may be many deviations from zero.
-        squares = torch.linalg.vector_norm(centred, dim=-2, keepdim=True).square()
+        squares = centred.square().sum(-2, keepdim=True)  # a norm over rows took six times as long
         variance = collectives.mean(squares / inputs.shape[-2], None)  # sigma_B^2
         ratio, shift = renorm.corrections(mean, variance)
         inverse = (variance / ratio.square() + EPSILON).rsqrt()  # 1 / sqrt(v + eps)
