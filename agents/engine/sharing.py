@@ -24,8 +24,8 @@ million. More than two threads have not been measured.
 """
 
 TIMED = 6
-"""Passes of either way in a comparison. With a policy delay of two or three every second or third pass is longer. Six passes are
-whole cycles of both delays, so both ways have as many long ones.
+"""Passes of either way in a comparison. With a policy delay of two or three every second or third pass is longer. Six passes
+are whole cycles of both delays, so both ways have as many long ones.
 """
 
 FASTER = 0.9
