@@ -52,14 +52,25 @@ class BatchRenorm(nn.Module):
         self.seen: Sequence[Tensor] = ()  # mean and variance of the batch, until `follow`
 
     def forward(self, inputs: Tensor) -> Tensor:
+        rows, factor, shift = self.parts(inputs)
+        return torch.addcmul(shift, rows, factor)  # one pass over the rows
+
+    def parts(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, factor and shift: factor * rows + shift are the outputs. A linear layer can take factor and shift into itself.
+
+        The rows `[..., N, features]` are centred. Factor and shift are `[..., 1, features]`.
+        """
         inputs = _exact(inputs, inputs)  # statistics of bfloat16 would be those of rounding
         if self.collectives is None:
-            factor = self.scale * (self.variance + EPSILON).rsqrt()  # [..., 1, features]
-            return torch.addcmul(self.offset - self.mean * factor, inputs, factor)  # one pass over the rows
-        outputs, *seen = _ByBatch.apply(inputs, self, self.scale, self.offset)  # type: ignore[no-untyped-call]
-        self.seen = seen
-        normalised: Tensor = outputs
-        return normalised
+            return inputs - self.mean, self.scale * (self.variance + EPSILON).rsqrt(), self.offset
+        centred, mean, variance = _Centred.apply(inputs, self.collectives)  # type: ignore[no-untyped-call]
+        self.seen = mean, variance.detach()
+        ratio, shift = self.corrections(*self.seen)
+        factor = self.scale * (variance / ratio.square() + EPSILON).rsqrt()  # scale / sqrt(v + eps)
+        # A unit that is 0 in all rows has sigma_B = 0, where the root has no slope.
+        moves = variance > 0
+        deviation = torch.where(moves, torch.where(moves, variance, 1.0).sqrt(), 0.0)  # sigma_B
+        return centred, factor, self.offset + shift * deviation / ratio * factor  # mu_B - m = d sigma_B / r
 
     def corrections(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """r and d for the statistics of a batch, which are constants."""
@@ -115,47 +126,30 @@ def _exact(moved: Tensor, tensor: Tensor) -> Tensor:
     return moved if moved.dtype.itemsize >= torch.float32.itemsize else tensor.to(moved.device, torch.float32)
 
 
-class _ByBatch(torch.autograd.Function):
-    """Rows `[..., N, features]` normalised by the statistics of the rows of all learners, with a gradient through these.
+class _Centred(torch.autograd.Function):
+    """Rows `[..., N, features]` less their mean, the mean and the variance, of the rows of all learners together.
 
-    Autograd's own gradient takes twice as many passes over the rows. It is also NaN for a unit that is 0 in all rows, where
-    sigma_B has no slope.
+    Autograd's own gradient takes more passes over the rows.
     """
 
     @staticmethod
-    def forward(context: Any, inputs: Tensor, renorm: BatchRenorm, scale: Tensor, offset: Tensor) -> tuple[Tensor, ...]:
-        collectives = renorm.collectives
-        assert collectives is not None
+    def forward(context: Any, inputs: Tensor, collectives: Collectives) -> tuple[Tensor, Tensor, Tensor]:
         mean = collectives.mean(inputs.mean(-2, keepdim=True), None)  # mu_B [..., 1, features]
         centred = inputs - mean
         # Population variance: N, not N - 1. Squares of the centred rows, since a mean may be many deviations from zero.
         squares = centred.square().sum(-2, keepdim=True)  # a norm over rows took six times as long
         variance = collectives.mean(squares / inputs.shape[-2], None)  # sigma_B^2
-        ratio, shift = renorm.corrections(mean, variance)
-        inverse = (variance / ratio.square() + EPSILON).rsqrt()  # 1 / sqrt(v + eps)
-        moved = shift * variance.sqrt() / ratio  # mu_B - m
-        context.save_for_backward(centred, scale, inverse, moved, variance, ratio, shift)
+        context.save_for_backward(centred)
         context.collectives = collectives
-        context.mark_non_differentiable(mean, variance)
-        factor = scale * inverse
-        return torch.addcmul(offset + moved * factor, centred, factor), mean, variance  # scale (x - m) / sqrt(v + eps) + offset
+        context.mark_non_differentiable(mean)  # the gradient through it is a part of that of the centred rows
+        return centred, mean, variance
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor]:
-        centred, scale, inverse, moved, variance, ratio, shift = context.saved_tensors
-        gradient, rows = gradients[0], centred.shape[-2]
-        # sum g and sum g (x - mu_B), [2, ..., 1, features]
-        sums = torch.stack([gradient.sum(-2, keepdim=True), (gradient * centred).sum(-2, keepdim=True)])
-        of_offset, of_scale = sums[0], inverse * (sums[1] + moved * sums[0])
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (centred,) = context.saved_tensors
+        gradient, _, of_variance = gradients
         # The loss of each learner depends on the statistics of all. The sums are averaged here as gradients are later.
-        plain, with_rows = context.collectives.mean(sums, None)
-        if not context.needs_input_grad[0]:  # the input of the network
-            return None, None, of_scale, of_offset
-        factor = scale * inverse
-        of_factor = with_rows + moved * plain
-        # By v, and by mu_B - m, which grows with sigma_B.
-        of_variance = -0.5 * factor * inverse.square() * of_factor / ratio.square()
-        of_variance += torch.where(variance > 0, factor * plain * shift / (2 * ratio * variance.sqrt()), 0.0)
-        # g factor + 2 (x - mu_B) dL/dsigma_B^2 / N - factor sum g / N: the last is the gradient through mu_B.
-        of_inputs = torch.addcmul(-factor * plain / rows, centred, 2 / rows * of_variance).addcmul_(gradient, factor)
-        return of_inputs, None, of_scale, of_offset
+        plain, of_variance = context.collectives.mean(torch.stack([gradient.sum(-2, keepdim=True), of_variance]), None)
+        # g - sum g / N + 2 (x - mu_B) dL/dsigma_B^2 / N: the second is the gradient through mu_B.
+        rows = centred.shape[-2]
+        return torch.addcmul(gradient - plain / rows, centred, 2 / rows * of_variance), None

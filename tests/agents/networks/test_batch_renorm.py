@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -66,6 +67,24 @@ def test_one_pass_over_both_halves_has_the_golden_values(case: dict[str, Any]) -
         for tensor, name in ((norm.mean, "running_mean"), (norm.variance, "running_variance")):
             wanted = torch.tensor([critic[name] for critic in case["outputs"][layer]], dtype=torch.float64)
             torch.testing.assert_close(tensor.squeeze(1), wanted, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("by_batch", [True, False])
+def test_critics_compute_what_their_layers_do_one_after_another(by_batch: bool) -> None:
+    torch.manual_seed(1)
+    critics = Critics(2, 5, 1, (6, 7), "relu", renorm_warm_up=0).double()
+    for norm in renorms_of(critics):
+        for tensor in (norm.mean, norm.variance, *norm.parameters()):
+            tensor.data.uniform_(0.3, 2.0)
+    observations = torch.randn(8, 3, dtype=torch.float64)
+    actions = torch.randn(8, 2, dtype=torch.float64, requires_grad=True)
+    learned = [actions, *critics.parameters()]
+    with statistics_of_batch(critics, Collectives()) if by_batch else nullcontext():
+        found = critics(observations, actions)
+        wanted = critics.layers(torch.cat([observations, actions], -1).expand(2, 8, 5)).squeeze(-1)
+    torch.testing.assert_close(found, wanted)
+    gradients = (torch.autograd.grad(each.sin().sum(), learned) for each in (found, wanted))
+    torch.testing.assert_close(*gradients)
 
 
 def outputs_of(norm: BatchRenorm, inputs: Tensor) -> Tensor:
