@@ -36,6 +36,7 @@ CHOSEN = (
     ("Breakout" + ATARI, "IMPACT"),
     ("Breakout" + ATARI, "V-trace, half replayed"),
     ("MsPacman" + ATARI, "V-trace, half replayed"),
+    ("BeamRider" + ATARI, "atari_10m"),
     ("Enduro" + ATARI, "atari_10m"),
     ("MiniGrid-DoorKey-8x8-v0", "minigrid_doorkey"),
 )
