@@ -53,7 +53,7 @@ class BatchRenorm(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         rows, factor, shift = self.parts(inputs)
-        return torch.addcmul(shift, rows, factor)  # one pass over the rows
+        return torch.addcmul(shift, rows, factor)  # scale (x - m) / sqrt(v + eps) + offset
 
     def parts(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, factor and shift: factor * rows + shift are the outputs. A linear layer can take factor and shift into itself.
