@@ -30,6 +30,7 @@ CHOSEN = (
     ("LunarLander-v3", "lunar_lander"),
     ("BipedalWalker-v3", "sac_bipedal_walker"),
     ("HalfCheetah-v4", "sac_halfcheetah"),
+    ("Humanoid-v4", "crossq_mujoco"),
     ("MinAtar/Asterix-v1", "pqn_minatar, half its steps"),
     ("MinAtar/Seaquest-v1", "pqn_minatar, half its steps"),
     ("Pong" + ATARI, "pong_fast"),
