@@ -24,13 +24,16 @@ def cloning_loss(log_probs: Tensor, used: Tensor, weights: Tensor | None = None)
 def squared_scale(scale: Tensor, advantages: Tensor, used: Tensor, rate: float) -> Tensor:
     """The running mean square c^2 of the advantages after a batch: c^2 + rate (mean A^2 - c^2), a scalar without gradient.
 
+    Without a row that counts it stays.
+
     Args:
         scale: `[]`, c^2 before.
         advantages: `[T, B]`.
         used: bool `[T, B]`, the rows that count.
         rate: in [0, 1].
     """
-    return scale + rate * (used_mean(advantages.detach().square(), used) - scale)  # c^2 + rate (mean A^2 - c^2)
+    following = scale + rate * (used_mean(advantages.detach().square(), used) - scale)  # c^2 + rate (mean A^2 - c^2)
+    return torch.where(used.any(), following, scale)
 
 
 def advantage_weights(advantages: Tensor, scale: Tensor, beta: float, largest: float = math.inf) -> Tensor:

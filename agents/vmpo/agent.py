@@ -198,7 +198,7 @@ class VMPOAgent(Agent):
             "policy_loss": Term(policy_loss(better, distribution.log_prob(policy, drawn))),
             "temperature_loss": Term(temperature_loss(eta, better, config.eps_eta)),
             "kl_loss": Term(kl_loss),
-            "alpha_loss": Term(alpha_loss),
+            "alpha_loss": Term(torch.where(better.share > 0, alpha_loss, 0.0)),  # no used step says nothing about a bound
             "value_loss": Term(0.5 * used_mean((targets - compared).square(), used), config.value_loss_weight),
         }
         excess = distribution.excess(policy) if config.action_bound_loss_weight else None

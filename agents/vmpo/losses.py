@@ -29,7 +29,7 @@ class EStep(NamedTuple):
     psi: weights of the shape of the advantages, constants that sum to 1 over all learners; 0 outside D.
     largest: the largest A of D, `[]`, a constant; 0 without a used step.
     log_mean: log mean_D exp((A - largest) / eta), `[]`, with gradient in eta.
-    share: used steps of all learners for each of this one's, `[]`; 1 with one learner.
+    share: used steps of all learners for each of this one's, `[]`; 1 with one learner, 0 where none has a used step.
     """
 
     psi: Tensor
@@ -76,8 +76,11 @@ def policy_loss(step: EStep, log_probs: Tensor) -> Tensor:
 
 
 def temperature_loss(eta: Tensor, step: EStep, epsilon: float) -> Tensor:
-    """eta eps + eta log mean_D exp(A / eta), `[]`. eta: with gradient, as it was when `step` was computed."""
-    return eta * epsilon + step.largest + eta * step.log_mean
+    """eta eps + eta log mean_D exp(A / eta), `[]`; 0 without a used step.
+
+    eta: with gradient, as it was when `step` was computed.
+    """
+    return torch.where(step.share > 0, eta * epsilon + step.largest + eta * step.log_mean, 0.0)
 
 
 def divergences(distribution: Distribution, old: Tensor, new: Tensor) -> list[Tensor]:

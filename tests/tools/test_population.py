@@ -206,6 +206,9 @@ def test_settings_that_cannot_change_within_a_run_are_refused(tmp_path: Path) ->
     line = "error: tune: wanted numbers among the settings of agent vtrace with method pbt, got unroll_length\n"
     assert done.stderr == line
     assert not list(tmp_path.glob(f"*/{PAGE}"))
-    study = study_in(tmp_path, {"agent": "dqn", "return_distribution": "c51"}, tune="lr=1e-4..1e-2,v_max=5..20")
-    with pytest.raises(ValueError, match="^tune: wanted settings that may change within a run with method pbt, got v_max$"):
-        population(study)
+    fixed = {"v_max=5..20": {"agent": "dqn", "return_distribution": "c51"}, "population=32..128": {"agent": "cem"}}
+    for index, (ranges, settings) in enumerate(fixed.items()):
+        study = study_in(tmp_path / str(index), settings, tune=ranges)
+        wanted = f"^tune: wanted settings that may change within a run with method pbt, got {list(study.ranges)[-1]}$"
+        with pytest.raises(ValueError, match=wanted):
+            population(study)

@@ -34,8 +34,8 @@ CHANCE = 1 / 3
 """Probability that a setting is changed after a copy."""
 BETTER = 0.05
 """IMPALA's part by which another member's score must be higher to be copied."""
-FIXED = ("atoms", "critic_quantiles", "critics", "head_units", "quantiles", "v_max", "v_min")
-"""Numbers that decide which weights a network has, or what they mean, so that no checkpoint can go on with others."""
+FIXED = ("atoms", "critic_quantiles", "critics", "head_units", "population", "quantiles", "v_max", "v_min")
+"""Numbers that decide which tensors an agent has, or what they mean, so that no checkpoint can go on with others."""
 TRUNCATED = 5
 """Jaderberg's truncation: the worst fifth copies the best fifth."""
 

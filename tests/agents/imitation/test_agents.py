@@ -102,7 +102,7 @@ def test_marwil_prefers_actions_that_turned_out_well() -> None:
 
 
 def test_the_scale_of_marwil_is_part_of_its_state_and_of_a_step() -> None:
-    """It moves before it is used, and a refused step leaves it."""
+    """It moves before it is used. A refused step leaves it, and so does a batch without a used step."""
     agent: Any = agent_of("marwil", advantage_scale_rate=0.5)
     scale = agent.squared_scale.clone()
     agent.learn(random_batch(), 0.0)
@@ -111,6 +111,9 @@ def test_the_scale_of_marwil_is_part_of_its_state_and_of_a_step() -> None:
     before = agent.squared_scale.clone()
     agent.learn(with_nan(random_batch(), "rewards"), 0.0)
     assert torch.equal(agent.squared_scale, before)
+    unused: Any = agent_of("marwil", advantage_scale_rate=0.5)
+    unused.learn(replace(random_batch(), action_used=torch.zeros(T, B, dtype=torch.bool)), 0.0)
+    assert torch.equal(unused.squared_scale, scale)
     other: Any = agent_of("marwil", advantage_scale_rate=0.5)
     other.check_state_dict(state, load_optimizer=True)
     other.load_state_dict(state, load_optimizer=True)

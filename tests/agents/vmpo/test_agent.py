@@ -44,6 +44,15 @@ def test_rows_whose_action_was_ignored_change_nothing() -> None:
     assert same(one.state_dict(), other.state_dict())
 
 
+def test_a_batch_without_a_used_step_leaves_the_multipliers() -> None:
+    agent = agent_of()
+    before = deepcopy(agent.multipliers.state_dict())
+    batch = random_batch()
+    agent.learn(replace(batch, action_used=torch.zeros_like(batch.action_used)), 0.0)
+    assert agent.take_skip_reasons(everything=True) == [None]
+    assert same(agent.multipliers.state_dict(), before)
+
+
 def test_the_copy_acts_and_follows_every_second_update() -> None:
     agent = agent_of()
     first = deepcopy(agent.network.state_dict())

@@ -62,7 +62,7 @@ def test_policy_and_bounds_are_those_of_the_golden_vectors(case: dict[str, Any])
 def test_a_batch_without_a_used_step_has_no_loss_and_no_gradient(dtype: torch.dtype) -> None:
     eta, log_probs = torch.ones((), dtype=dtype, requires_grad=True), torch.full((4,), -1.0, dtype=dtype, requires_grad=True)
     step = e_step(torch.full((4,), torch.nan, dtype=dtype), torch.zeros(4, dtype=torch.bool), eta)
-    loss = policy_loss(step, log_probs) + temperature_loss(eta, step, 0.0)
+    loss = policy_loss(step, log_probs) + temperature_loss(eta, step, 0.1)
     gradients = torch.autograd.grad(loss, [eta, log_probs], allow_unused=True)
     assert loss.item() == 0
     assert all(gradient is None or not gradient.any() for gradient in gradients)
