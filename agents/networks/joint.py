@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from agents.networks.inputs import InputPart
 from agents.networks.settings import NetworkSettings
-from agents.networks.torsos import Mlp, Torso, hidden_layers, make_torso
+from agents.networks.torsos import Mlp, Simba, Torso, hidden_layers, make_torso
 from agents.networks.user_module import UserTorso
 from setting import settings_of
 
@@ -69,8 +69,8 @@ def without_last_layer(torso: Torso | UserTorso | JointTorso) -> Torso | JointTo
     """The torso without its last hidden layer, whose place layers of the heads take. Raises ValueError if it has none."""
     layers = torso.joint if isinstance(torso, JointTorso) else torso
     linear = [(index, layer) for index, layer in enumerate(layers.children()) if isinstance(layer, nn.Linear)]
-    if isinstance(torso, UserTorso) or not isinstance(layers, nn.Sequential) or not linear:
-        raise ValueError("head_units: wanted 0 with a network that is flat or of your own, got a number of units")
+    if isinstance(torso, UserTorso | Simba) or not isinstance(layers, nn.Sequential) or not linear:
+        raise ValueError("head_units: wanted 0 with a network that is flat, simba or of your own, got a number of units")
     index, last = linear[-1]
     torso.feature_count = last.in_features
     del layers[index:]  # with its normalisation and activation function

@@ -18,9 +18,9 @@ _HEAD_GAIN = 0.1
 
 
 class SoftQOutput(NamedTuple):
-    """policy: float32 `[N, P]`, logits min(Q_1, Q_2) / alpha. q: float32 `[N, P]`, min(Q_1, Q_2). twins: `[N, 2, P]`.
+    """policy: float32 `[N, P]`, logits (q - largest q of the component) / alpha. q: float32 `[N, P]`, min(Q_1, Q_2).
 
-    Choices of all components stand one after another.
+    twins: `[N, 2, P]`. Choices of all components stand one after another.
     """
 
     policy: Tensor
@@ -63,7 +63,9 @@ class SoftQNetwork(FeatureNetwork):
         if mask is not None:
             twins = twins.masked_fill(mask.unsqueeze(1) == 0, ILLEGAL_VALUE)
         q = twins.amin(1)  # per action, before any soft value: a policy finds what one critic overestimates
-        policy = torch.where(q > ILLEGAL_VALUE, q / self.temperature, ILLEGAL_LOGIT)
+        # The best legal choice has logit 0, so that none falls below the illegal ones, however small alpha is.
+        best = torch.cat([part.amax(-1, keepdim=True).expand_as(part) for part in q.split(self.counts, -1)], -1)  # [N, P]
+        policy = torch.where(q > ILLEGAL_VALUE, (q - best) / self.temperature, ILLEGAL_LOGIT)
         return SoftQOutput(policy, q, twins)
 
     def head_gain(self, layer: nn.Module) -> float | None:

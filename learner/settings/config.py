@@ -134,6 +134,12 @@ def make_config(settings: Mapping[str, Any], asked: Settings | None = None, spec
         )
     if not needs.priorities and any(replay.type == "prioritised" for replay in replays):
         raise ValueError(f"replay_parameters: wanted no prioritised replay with agent {flat['agent']}, which has no priorities")
+    encoded = [replay.insert_strategy or replay.type for replay in replays if replay.needs_encode]
+    if encoded and "policy" not in find_agent(flat["agent"]).network_class.exported:
+        raise ValueError(
+            f"replay_parameters: wanted no replay that compares policies with agent {flat['agent']}, which has none, got "
+            f"{encoded[0]}"
+        )
     _check_normalisation(flat, agent_settings, replays, needs)
     return Config(
         env=build(EnvConfig, flat),

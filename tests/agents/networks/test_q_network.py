@@ -139,8 +139,11 @@ def test_heads_with_a_hidden_layer_take_the_place_of_the_network_s_last_one(netw
     assert (moved["action_head.3.weight"], moved["state_head.3.weight"]) == ((4, 11), (1, 11))
 
 
-def test_a_flat_network_has_no_hidden_layer_to_move() -> None:
-    config = NetworkConfig(NetworkSettings("flat"), (1, 5), SPACES["one choice"], QNetwork, agent=DqnConfig(head_units=8))
+@pytest.mark.parametrize("name", ["flat", "simba"])
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_network_that_ends_in_no_hidden_layer_has_none_to_move(name: str, *, noisy: bool) -> None:
+    settings, agent = NetworkSettings(name), DqnConfig(head_units=8, noisy=noisy)
+    config = NetworkConfig(settings, (1, 5), SPACES["one choice"], QNetwork, agent=agent)
     with pytest.raises(ValueError, match="^head_units: wanted 0 with "):
         make_network(config)
 

@@ -66,6 +66,24 @@ def test_acting_and_the_target_take_the_smaller_value_of_each_action(case: dict[
     torch.testing.assert_close(targets, torch.tensor(case["outputs"]["targets"]), rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("action", [Discrete(A), MultiDiscrete((2, 3))], ids=["one", "several"])
+def test_a_small_temperature_takes_no_illegal_action(action: ActionSpace) -> None:
+    """Q / alpha of the legal actions is far below the logit of an illegal one."""
+    agent = agent_of(action, temperature=1e-6)
+    network, count = agent.network, 4 if isinstance(action, Discrete) else 5
+    values = torch.arange(count) - 300.0  # the last action of each component is the best
+    network.first_head = network.second_head = Recorded(values.expand(1, count))
+    mask = torch.ones(1, count)
+    mask[:, -1] = 0
+    found = network.heads(torch.zeros(1, network.feature_count), mask)
+    best = [count - 2] if isinstance(action, Discrete) else [1, 1]
+    for greedy in (False, True):
+        taken = network.choose(NetworkOutput(found, torch.zeros(1)), torch.Generator().manual_seed(0), greedy=greedy)
+        assert taken.actions.flatten().tolist() == best
+    wanted = found.q[:, best[0]] if len(best) == 1 else found.q[:, [1, 3]].mean(-1)
+    torch.testing.assert_close(expected_soft_values(found.q, found.policy, 1e-6, network.counts), wanted)
+
+
 class Recorded(torch.nn.Module):
     """Gives the same values, whatever the features are."""
 

@@ -358,6 +358,22 @@ def test_what_would_give_an_on_policy_agent_other_rows_is_refused(agent: str, gi
 
 
 @pytest.mark.parametrize(
+    ("replay", "name"),
+    [
+        ({"type": "elite"}, "elite"),
+        ({"type": "attentive", "dist_function": "kl_policy"}, "attentive"),
+        ({"type": "custom", "insert_strategy": "elite_insertion"}, "elite_insertion"),
+    ],
+)
+def test_replays_that_compare_policies_need_an_agent_that_has_one(replay: dict[str, Any], name: str) -> None:
+    replays = [{"type": "queue", "capacity": 1, "sample_ratio": 0.5}, {**replay, "capacity": 40, "sample_ratio": 0.5}]
+    given = {"replay_parameters": json.dumps(replays), "batch_size": 8}
+    small_config(agent="vtrace", **given)
+    with pytest.raises(ValueError, match=f"^replay_parameters: wanted no replay that .* with agent pqn, .* got {name}$"):
+        small_config(agent="pqn", retrace_lambda=1.0, minibatches=1, **given)
+
+
+@pytest.mark.parametrize(
     ("given", "wanted"),
     [
         ({"dual_clip": 0.5}, "dual_clip: wanted 0 or a number above 1, got 0.5$"),
