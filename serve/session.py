@@ -318,4 +318,4 @@ class Session:
 
 
 def _is_equal(given: Any, token: str) -> bool:
-    return isinstance(given, str) and hmac.compare_digest(given.encode(), token.encode())
+    return isinstance(given, str) and hmac.compare_digest(given.encode(errors="surrogatepass"), token.encode())

@@ -132,6 +132,10 @@ class Run:
 
         settings: flags of the program by name, such as `greedy=True`. Raises Refused or Failed.
         """
+        if "estimate_from" in settings:
+            raise process.Refused(
+                "estimate_from: wanted episodes that are played, got an estimate, which the command line gives"
+            )
         given = {"load": self.path, "test_episode_count": episodes, **settings}
         path = Path(commanded("test", given, r"Results: (.+)"))
         content = _read(path)

@@ -12,6 +12,7 @@ output.
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import sys
 from collections import Counter
@@ -122,16 +123,18 @@ def _runs_table(runs: Sequence[LoadedRun]) -> Table:
     return Table(["game", "setting", "seed", "run", "last command"], rows)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, help="run directories, or folders with run directories below them")
     parser.add_argument("--out", type=Path, help="folder for report.html and the pictures (default: report/ in the first path)")
     parser.add_argument("--threshold", type=float, help="return to which steps are counted")
     parser.add_argument("--unfinished", action="store_true", help="include unfinished runs, up to their last row of metrics")
-    arguments = parser.parse_args()
-    out = arguments.out or arguments.runs[0] / "report"
+    options = parser.parse_args(arguments)
+    if options.threshold is not None and not math.isfinite(options.threshold):
+        parser.error(f"--threshold: wanted a finite number, got {options.threshold}")
+    out = options.out or options.runs[0] / "report"
     try:
-        print(write_report(arguments.runs, out, arguments.threshold, with_unfinished=arguments.unfinished))
+        print(write_report(options.runs, out, options.threshold, with_unfinished=options.unfinished))
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -11,6 +11,7 @@ whole run at its end. Ctrl-C ends the program.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import math
 import shutil
@@ -171,11 +172,19 @@ def prepare_output() -> str:
     return BLOCKS
 
 
+def positive_seconds(text: str) -> float:
+    """A finite number of seconds above 0. Raises argparse.ArgumentTypeError."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"wanted a finite number of seconds > 0, got {text!r}")
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="run directory, such as results/latest")
     parser.add_argument("--once", action="store_true", help="print one screen and exit")
-    parser.add_argument("--period", type=float, default=2.0, help="seconds between two screens")
+    parser.add_argument("--period", type=positive_seconds, default=2.0, help="seconds between two screens")
     options = parser.parse_args(arguments)
     run = RunDirectory(options.run.resolve())
     if not run.config.is_file():

@@ -17,7 +17,6 @@ from gymnasium import spaces
 
 from wrappers.facts import probe
 from wrappers.gymnasium_env import NAME as GYMNASIUM
-from wrappers.gymnasium_env import matches as is_of_gymnasium
 from wrappers.gymnasium_env import translate
 from wrappers.gymnasium_spaces import translate_actions
 from wrappers.gymnasium_vector import Translation
@@ -92,7 +91,9 @@ def spaces_of(config: EnvConfig) -> ServedSpaces:
     """
     if matches(config.env):
         return parse_spaces(config.spaces)
-    if not is_of_gymnasium(config.env):
+    from wrappers import family_of  # this package imports the families
+
+    if family_of(config.env) != "gymnasium":
         return _spaces_of_spec(config)
     found = probe(GYMNASIUM, config).spaces
     if found.startswith("wanted"):

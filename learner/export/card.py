@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -112,9 +113,12 @@ def _test_command(plan: Plan, checkpoint: Checkpoint, path: Path, score: dict[st
     settings = checkpoint.settings
     count = max(1, score["count"] // len(plan.spec.tasks)) if score else DEFAULTS["test_episode_count"]  # of each task
     command = ["main.py", "--op_mode=test", f"--load={path}", f"--test_episode_count={count}"]
-    greedy = (score.get("protocol") or plan.protocol).get("actions") == "greedy"
-    if greedy != settings.get("greedy", False):
+    actions = str((score.get("protocol") or plan.protocol).get("actions"))
+    if (greedy := actions == "greedy") != settings.get("greedy", False):
         command.append("--greedy" if greedy else "--nogreedy")
+    epsilon = re.fullmatch(r"epsilon-greedy \((.+)\)", actions)
+    if epsilon and float(epsilon[1]) != settings.get("epsilon"):
+        command.append(f"--epsilon={epsilon[1]}")
     if (seed := score.get("seed", settings.get("seed"))) != settings.get("seed"):
         command.append(f"--seed={seed}")
     return command

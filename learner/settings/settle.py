@@ -5,7 +5,7 @@ environment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,35 @@ that a penalty on the divergence from it means nothing."""
 _SMALL_FIRST = ("mlp", "impala_shallow", "nature")
 
 
+_USED_WITH: Sequence[tuple[str, Callable[[Settings], bool], str]] = (
+    ("core_size core_memory", lambda got: got["core"] != NO_CORE, "without --core"),
+    (
+        "intrinsic_gamma intrinsic_weight extrinsic_weight intrinsic_episodic predictor_share",
+        lambda got: got.get("intrinsic", "none") != "none",
+        "without --intrinsic",
+    ),
+    ("popart_rate", lambda got: got["popart"], "without --popart"),
+    ("reward_clipping_method", lambda got: got["clip_rewards"], "without --clip_rewards"),
+    ("rmsprop_eps", lambda got: got["optimizer"] == "rmsprop", "without --optimizer=rmsprop"),
+    ("adam_eps adam_beta1", lambda got: got["optimizer"] != "rmsprop", "with --optimizer=rmsprop"),
+    ("actor_value", lambda got: not got["critic_quantiles"], "with --critic_quantiles, whose policy climbs their mean"),
+    ("target_entropy_scale", lambda got: got["learn_temperature"], "without --learn_temperature"),
+    ("target_noise_clip", lambda got: got["target_noise"] > 0, "without --target_noise"),
+    ("noise_theta", lambda got: got["exploration_noise_kind"] == "ou", "without --exploration_noise_kind=ou"),
+    ("atoms", lambda got: got["return_distribution"] in ("c51", "hl_gauss"), "without --return_distribution=c51 or hl_gauss"),
+    ("quantiles", lambda got: got["return_distribution"] == "qrdqn", "without --return_distribution=qrdqn"),
+    (
+        "fractions target_fractions acting_fractions",
+        lambda got: got["return_distribution"] == "iqn",
+        "without --return_distribution=iqn",
+    ),
+    ("munchausen_weight munchausen_temperature", lambda got: got["munchausen"], "without --munchausen"),
+    ("noisy_epsilon", lambda got: got["noisy"], "without --noisy"),
+    ("q_lambda", lambda got: got["retrace_lambda"] == -1, "with --retrace_lambda"),
+)
+"""Settings, whether one has an effect where all have such values, and why it has none."""
+
+
 def settle(settings: Settings, given: Settings, saved: Settings, spec: EnvSpec) -> tuple[Settings, list[str]]:
     """The settings with those that follow from others, and a line for each that changed or is not used.
 
@@ -52,16 +81,13 @@ def settle(settings: Settings, given: Settings, saved: Settings, spec: EnvSpec) 
 
 
 def _unused(settings: Settings, given: Settings, spec: EnvSpec) -> list[str]:
-    """A line for each given setting of a core, of intrinsic rewards, or of standard deviations, that has no effect, and for a
-    scale of rewards that several environments share."""
+    """A line for each given setting that has no effect, and for a scale of rewards that several environments share."""
     lines = []
     if len(spec.tasks) > 1 and settings.get("normalise_rewards"):
         lines = ["normalise_rewards: one scale for the rewards of all environments (--popart has one for each)"]
-    if settings["core"] == NO_CORE:
-        lines += [f"{name} is not used without --core" for name in ("core_size", "core_memory") if name in given]
-    if settings.get("intrinsic", "none") == "none":
-        names = ("intrinsic_gamma", "intrinsic_weight", "extrinsic_weight", "intrinsic_episodic", "predictor_share")
-        lines += [f"{name} is not used without --intrinsic" for name in names if name in given]
+    for names, is_used, why in _USED_WITH:
+        asked = [name for name in names.split() if name in given and name in settings]
+        lines += [f"{name} is not used {why}" for name in asked if not is_used(settings)]
     deviations = [name for name in ("log_std", "initial_log_std") if name in given]
     if deviations and issubclass(find_agent(agent_of(settings)).network_class, PolicyNetwork):
         distribution = make_distribution(spec.action, settings["action_distribution"])

@@ -120,6 +120,8 @@ CARTPOLE = "CartPole-v1"
         ([CARTPOLE, "--patience=-1"], "argument --patience: wanted a finite number >= 0, got '-1'"),
         ([CARTPOLE, "--patience=soon"], "argument --patience: wanted a finite number >= 0, got 'soon'"),
         ([CARTPOLE, "--env_args", '{"colour": 3}'], "env: wanted an environment of Gymnasium, got CartPole-v1 ("),
+        ([CARTPOLE, "--env_args", '{"max_episode_steps": -3}'], "env: wanted an environment of Gymnasium, got CartPole-v1 ("),
+        ([CARTPOLE, "--seed=-1"], "argument --seed: wanted a whole number >= 0, got '-1'"),
         (["nowhere:Toy-v0"], "env: wanted an environment of Gymnasium, got nowhere:Toy-v0 (No module named 'nowhere'"),
     ],
     ids=lambda value: str(value)[:30],

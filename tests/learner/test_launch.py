@@ -362,6 +362,22 @@ def test_settings_of_a_core_and_of_rewards_that_there_are_not_are_noted(tmp_path
     assert command(tmp_path, "train", **given, core="gru", intrinsic="rnd").notes == []
 
 
+@pytest.mark.parametrize(
+    ("agent", "given", "without"),
+    [
+        ("dqn", {"quantiles": 32}, "without --return_distribution=qrdqn"),
+        ("dqn", {"munchausen_weight": 0.5}, "without --munchausen"),
+        ("pqn", {"q_lambda": 0.5, "retrace_lambda": 1.0}, "with --retrace_lambda"),
+        ("ppo", {"popart_rate": 0.1}, "without --popart"),
+        ("vtrace", {"rmsprop_eps": 0.1, "optimizer": "adam"}, "without --optimizer=rmsprop"),
+    ],
+)
+def test_settings_that_another_one_switches_off_are_noted(
+    tmp_path: Path, agent: str, given: dict[str, Any], without: str
+) -> None:
+    assert f"{next(iter(given))} is not used {without}" in command(tmp_path, "train", agent=agent, **given).notes
+
+
 def test_deviations_of_a_policy_without_any_are_noted(tmp_path: Path) -> None:
     given = {"env": "Reach-v0", "frames_stacked": 1, "log_std": "network", "initial_log_std": -1.0}
     assert command(tmp_path, "train", **given).notes == []

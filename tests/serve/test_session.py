@@ -138,6 +138,13 @@ BAD: list[tuple[str, list[Any], dict[str, Any]]] = [
 ]
 
 
+def test_a_token_with_half_a_character_is_a_wrong_one() -> None:
+    session, _ = make_session(token="secret")
+    with pytest.raises(ProtocolError) as caught:
+        session.receive(json.dumps({**HELLO, "token": "\ud800"}))  # JSON may hold what UTF-8 lacks
+    assert caught.value.code == "token"
+
+
 @pytest.mark.parametrize(("code", "messages", "given"), BAD)
 def test_bad_messages_have_a_code_and_a_line(code: str, messages: list[Any], given: dict[str, Any]) -> None:
     session, host = make_session(**given)

@@ -76,6 +76,9 @@ def test_bad_settings_are_refused_with_the_program_s_line(tmp_path: Path) -> Non
         springbok.train(env="CartPol-v1", results_dir=tmp_path)
     with pytest.raises(springbok.Refused, match=r"^env: wanted an id, a class or a function .*, got CartPoleEnv$"):
         springbok.train(env=gymnasium.make("CartPole-v1").unwrapped)  # type: ignore[arg-type]
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(springbok.Refused, match=r"^estimate_from: wanted episodes that are played, got an estimate"):
+        springbok.Run(tmp_path).evaluate(estimate_from="recording")
     with pytest.raises(springbok.Refused, match=r"^path: wanted a run directory, .*, got '/nowhere'$"):
         springbok.Run("/nowhere")
 

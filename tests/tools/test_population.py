@@ -16,7 +16,7 @@ from learner.settings.tuning import TUNING, TuningConfig
 from setting import Linear, Log, OneOf
 from tests.support import CATCH, run_main, same
 from tools.plan import PlannedRun
-from tools.tuning.population import TunedPopulation, changed, choose_sources, drawn
+from tools.tuning.population import JOURNAL, TunedPopulation, changed, choose_sources, drawn
 from tools.tuning.run import conclude
 from tools.tuning.study import COMPLETE, FAILED, PAGE, StudyPlan, best_of, make_study
 
@@ -208,7 +208,15 @@ def test_settings_that_cannot_change_within_a_run_are_refused(tmp_path: Path) ->
     assert not list(tmp_path.glob(f"*/{PAGE}"))
     fixed = {"v_max=5..20": {"agent": "dqn", "return_distribution": "c51"}, "population=32..128": {"agent": "cem"}}
     for index, (ranges, settings) in enumerate(fixed.items()):
-        study = study_in(tmp_path / str(index), settings, tune=ranges)
-        wanted = f"^tune: wanted settings that may change within a run with method pbt, got {list(study.ranges)[-1]}$"
-        with pytest.raises(ValueError, match=wanted):
-            population(study)
+        with pytest.raises(
+            ValueError, match="^tune: wanted settings that may change within a run with method pbt, got [a-z_]*$"
+        ):
+            study_in(tmp_path / str(index), settings, tune=ranges)
+
+
+@pytest.mark.parametrize("line", ["garbage", "[]", '{"a": 1}', '{"scores": [1], "sources": [1], "values": [1], "steps": [1]}'])
+def test_a_damaged_journal_is_one_line(tmp_path: Path, line: str) -> None:
+    study = study_in(tmp_path, members=2)
+    (study.folder / JOURNAL).write_text(f"{line}\n")
+    with pytest.raises(ValueError, match=f"^{study.folder / JOURNAL}: wanted the round 1 of 2 members.*, got .*$"):
+        population(study)

@@ -15,7 +15,7 @@ from matplotlib.image import imread as read_picture
 from learner.evaluation.reference_scores import human_normalised, reference_scores
 from tests.tools.support import HALF_REPLAYED, write_comparison, write_run
 from tools.comparison import choose_runs, compare, median_steps, notes_on, over_games, published_scores
-from tools.report import write_report
+from tools.report import main, write_report
 from tools.runs import find_runs, load_runs
 from tools.tables import game_table, markdown
 
@@ -208,3 +208,11 @@ def test_published_scores_have_a_source_and_a_protocol(env: str) -> None:
 @pytest.mark.parametrize("env", ["Catch-v0", "ALE/Adventure-v5"])
 def test_other_games_have_no_published_scores(env: str) -> None:
     assert published_scores(env) == []
+
+
+def test_a_threshold_that_is_no_number_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("nan", "inf"):
+        with pytest.raises(SystemExit) as ended:
+            main([str(tmp_path), f"--threshold={text}"])
+        assert ended.value.code == 2
+        assert f"--threshold: wanted a finite number, got {text}" in capsys.readouterr().err

@@ -161,6 +161,10 @@ def test_what_cannot_be_searched_is_one_line(tmp_path: Path, tune: str, line: st
         (["--stop_at_steps=400", "--method=pbt"], "stop_at_steps: wanted 0 with --op_mode=tune"),
         (["--gamma=2"], "gamma: wanted a discount"),
         (["--method=grid"], "method: wanted tpe"),
+        (["--members=7"], "members: wanted 4 with method tpe, which does not use it, got 7"),
+        (["--method=pbt", "--trial_seeds=3"], "trial_seeds: wanted 1 with method pbt, which does not use it, got 3"),
+        (["--results_dir=/dev/null"], "results_dir: wanted a folder that can be written to"),
+        (["--tune=unroll_length", "--method=pbt"], "tune: wanted numbers among the settings of agent vtrace"),
     ],
 )
 def test_a_search_that_cannot_be_is_one_line(tmp_path: Path, flags: list[str], said: str) -> None:
@@ -168,6 +172,35 @@ def test_a_search_that_cannot_be_is_one_line(tmp_path: Path, flags: list[str], s
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr.startswith(f"error: {said}"), done.stderr
     assert done.stderr.count("\n") == 1
+    assert "ray_address" in said or not (tmp_path / "none").exists()
+
+
+def test_a_study_whose_name_a_file_has_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    done = run_main("--op_mode=tune", "--preset=quick", f"--results_dir={tmp_path}", "--study=taken")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: study: wanted a folder that can be made, got {tmp_path}/taken: File exists\n"
+
+
+def test_a_results_folder_counts_wherever_the_command_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "results").touch()
+    monkeypatch.chdir(tmp_path)
+    assert study_in(tmp_path / "others").folder.parent == tmp_path / "others"
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_population_has_usual_settings_that_may_change(agent: str) -> None:
+    found = ranges_of(AUTO, agent, changing=True)
+    assert 2 <= len(found) <= len(ranges_of(AUTO, agent))
+    assert "unroll_length" not in found
+
+
+@pytest.mark.parametrize("content", ["garbage\n", "[]\n", '{"a": 1}\n'])
+def test_a_damaged_journal_is_one_line(tmp_path: Path, content: str) -> None:
+    study = study_in(tmp_path)
+    (study.folder / JOURNAL).write_text(content)
+    with pytest.raises(ValueError, match=f"^{study.folder / JOURNAL}: wanted the journal of a search, got .*$"):
+        OptunaSearch(study)
 
 
 def test_trials_run_side_by_side_from_the_given_settings_on(tmp_path: Path) -> None:

@@ -160,3 +160,11 @@ def test_a_run_without_a_whole_row_yet_is_no_error(run: RunDirectory, capsys: py
 def test_a_path_that_is_no_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "nowhere")]) == 2
     assert capsys.readouterr().err.startswith("error: run: wanted a run directory, got")
+
+
+@pytest.mark.parametrize("period", ["-1", "0", "nan", "soon"])
+def test_a_period_that_is_none_is_one_line(run: RunDirectory, period: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([str(run.path), f"--period={period}"])
+    assert ended.value.code == 2
+    assert f"wanted a finite number of seconds > 0, got '{period}'" in capsys.readouterr().err

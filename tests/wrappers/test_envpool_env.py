@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from wrappers import EnvConfig, describe_env, family_of, make_single_env, make_spec, make_vector_env
+from wrappers.served import spaces_of
 from wrappers.spaces import Box
 
 # The package itself is not imported here: `wrappers.drawing.load_egl` comes before its first import.
@@ -24,6 +25,13 @@ def test_the_family_and_the_spec_are_those_of_the_id() -> None:
     spec = make_spec(EnvConfig(env="envpool:Ant-v5", frames_stacked=1))
     assert (spec.frame_shape, spec.frame_dtype, spec.action) == ((105,), "float32", Box((-1.0,) * 8, (1.0,) * 8))
     assert describe_env(EnvConfig(env="envpool:Ant-v5", frames_stacked=1)).protocol_settings["max_episode_steps"] == 1000
+
+
+def test_clients_send_what_its_policies_read() -> None:
+    """EnvPool's observations are float32, where Gymnasium's own Ant has float64."""
+    spaces = spaces_of(EnvConfig(env="envpool:Ant-v5", frames_stacked=1))
+    assert isinstance(spaces.observation, gymnasium.spaces.Box)
+    assert (spaces.observation.shape, spaces.observation.dtype) == ((105,), np.float32)
 
 
 def test_nothing_is_printed_about_the_precision_of_bounds() -> None:

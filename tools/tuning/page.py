@@ -26,7 +26,8 @@ def write_page(study: StudyPlan, trials: Sequence[Trial], importances: Mapping[s
 
 def _parts(study: StudyPlan, trials: Sequence[Trial], importances: Mapping[str, float], folder: Path) -> list[str]:
     best = best_of(trials)
-    about = [f"{study.env}, agent {study.agent}, score: last {study.score}, mean of {study.tuning.trial_seeds} seeds."]
+    seeds = "one run each" if study.tuning.method == "pbt" else f"mean of {study.tuning.trial_seeds} seeds"
+    about = [f"{study.env}, agent {study.agent}, score: last {study.score}, {seeds}."]
     if best:
         about.append(f"Best: {best.score:.2f} with {best.text}, trial {best.number}.")
     parts = [bullets(about)]

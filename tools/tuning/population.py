@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from checked_files import checked
 from learner.runs.checkpoint import load_checkpoint, save_checkpoint
 from learner.runs.directory import second_name
 from learner.settings.schema import agent_settings
@@ -34,8 +35,6 @@ CHANCE = 1 / 3
 """Probability that a setting is changed after a copy."""
 BETTER = 0.05
 """IMPALA's part by which another member's score must be higher to be copied."""
-FIXED = ("atoms", "critic_quantiles", "critics", "head_units", "population", "quantiles", "v_max", "v_min")
-"""Numbers that decide which tensors an agent has, or what they mean, so that no checkpoint can go on with others."""
 TRUNCATED = 5
 """Jaderberg's truncation: the worst fifth copies the best fifth."""
 
@@ -58,7 +57,7 @@ class Round:
 
 
 class TunedPopulation:
-    """The members of a study. Raises ValueError with one line if the searched settings cannot change within a run.
+    """The members of a study. Raises ValueError with one line if the journal of an earlier command is damaged.
 
     Args:
         study: what is searched.
@@ -67,12 +66,6 @@ class TunedPopulation:
     """
 
     def __init__(self, study: StudyPlan, start: Starter, parts: Sequence[Sequence[int]]) -> None:
-        table = agent_settings(study.agent)
-        for name in study.ranges:
-            if name not in table or table[name].type not in (int, float):
-                raise ValueError(f"tune: wanted numbers among the settings of agent {study.agent} with method pbt, got {name}")
-            if name in FIXED:
-                raise ValueError(f"tune: wanted settings that may change within a run with method pbt, got {name}")
         self.study, self._start, self._parts = study, start, parts
         self.budget = int({**study.defaults, **study.settings}["environment_max_steps"])
         self.period = study.tuning.member_steps or -(-self.budget // 10)
@@ -203,7 +196,18 @@ class TunedPopulation:
         lines = text[: text.rfind("\n") + 1]
         if lines != text:
             path.write_text(lines)
-        return [Round(**json.loads(line)) for line in lines.splitlines()]
+        return [self._checked(path, number, line) for number, line in enumerate(lines.splitlines(), 1)]
+
+    def _checked(self, path: Path, number: int, line: str) -> Round:
+        """The round of a line. Raises ValueError if it is not one of this study."""
+        wanted = f"{path}: wanted the round {number} of {self.count} members"
+        try:
+            content = checked(json.loads(line), wanted, dict.fromkeys(("scores", "sources", "values", "steps"), list))
+        except json.JSONDecodeError:
+            raise ValueError(f"{wanted}, got {line[:80]!r}") from None
+        if any(len(each) != self.count for each in content.values()) or len(content) > len(Round.__dataclass_fields__):
+            raise ValueError(f"{wanted}, got {line[:80]!r}")
+        return Round(**content)
 
     def trials(self) -> list[Trial]:
         """The members as trials, each with its score after every round."""

@@ -7,11 +7,13 @@ from typing import Any
 
 from agents import find_agent
 from learner.settings.other_names import RENAMED
-from learner.settings.schema import table_of
+from learner.settings.schema import agent_settings, table_of
 from setting import AUTO, Linear, Log, OneOf, Search, SettingField
 
 OF_THE_RUN = ("preset", "agent", "env", "environment_max_steps", "seed", "reproducible", "learner_count", "return_window")
 """Settings of kind `run` that no search may change: they say what is trained, and how long."""
+FIXED = ("atoms", "critic_quantiles", "critics", "head_units", "population", "quantiles", "v_max", "v_min")
+"""Numbers that decide which tensors an agent has, or what they mean, so that no checkpoint can go on with others."""
 SEPARATOR = re.compile(r",(?=\s*[A-Za-z_])")
 """Between two settings of `--tune`. A comma before a number belongs to a value, such as hidden_sizes=64,64."""
 RANGE = re.compile(r"(.+?)\.\.(.+)")
@@ -21,18 +23,32 @@ WIDE = 100
 Ranges = dict[str, Search]
 
 
-def ranges_of(text: str, agent: str) -> Ranges:
-    """The values among which each setting of `--tune` is searched. Raises ValueError with one line."""
+def ranges_of(text: str, agent: str, *, changing: bool = False) -> Ranges:
+    """The values among which each setting of `--tune` is searched. Raises ValueError with one line.
+
+    changing: whether only numbers that may change within a run can be searched.
+    """
     table, found = table_of(agent), {}
-    for part in find_agent(agent).tuned if text == AUTO else SEPARATOR.split(text):
+    usual = [name for name in find_agent(agent).tuned if not changing or not _why_constant(name, agent)]
+    for part in usual if text == AUTO else SEPARATOR.split(text):
         name, _, values = (piece.strip() for piece in part.partition("="))
         name = RENAMED.get(name, name)
         if name not in table or table[name].setting.kind != "run" or name in OF_THE_RUN:
             raise ValueError(f"tune: wanted settings that decide what agent {agent} learns from, got {part.strip()!r}")
         if name in found:
             raise ValueError(f"tune: wanted each setting once, got {name} twice")
+        if changing and (wanted := _why_constant(name, agent)):
+            raise ValueError(f"tune: wanted {wanted} with method pbt, got {name}")
         found[name] = _read(table[name], values) if values else _declared(table[name])
     return found
+
+
+def _why_constant(name: str, agent: str) -> str:
+    """What is wanted in place of a setting that stays as it is within a run; empty for one that may change."""
+    table = agent_settings(agent)
+    if name not in table or table[name].type not in (int, float):
+        return f"numbers among the settings of agent {agent}"
+    return "settings that may change within a run" if name in FIXED else ""
 
 
 def _declared(field: SettingField) -> Search:

@@ -89,9 +89,14 @@ def tune_settings(given: Settings, tuning: TuningConfig, command: Sequence[str])
     Raises ValueError with one line for bad input.
     """
     study = make_study(given, tuning)
-    study.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        study.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"study: wanted a folder that can be made, got {study.folder}: {error.strerror}") from None
     refusal = "wanted a study that no other process searches, got {}, which {} does"
     with locked(study.folder, lambda holder: refusal.format(study.folder, holder)), contextlib.ExitStack() as joined:
+        if given.get("verbosity") == 0:
+            joined.enter_context(contextlib.redirect_stdout(joined.enter_context(Path(os.devnull).open("w"))))
         study.begin()
         start, parts = machines(study, joined)
         if tuning.method == "pbt":

@@ -27,7 +27,8 @@ FIRST_MARK = MARKS // 5
 
 
 class OptunaSearch:
-    """Gives the values of trials, and takes up how they end. Raises ValueError without the package optuna.
+    """Gives the values of trials, and takes up how they end. Raises ValueError without the package optuna, or if the journal
+    is damaged.
 
     study: its folder is locked by this process.
     """
@@ -44,17 +45,21 @@ class OptunaSearch:
         self._optuna, self.study = optuna, study
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         journal = study.folder / JOURNAL
-        _drop_cut_line(journal)
-        (journal.with_name(f"{journal.name}.lock")).unlink(missing_ok=True)  # of a process that was killed
-        storage = optuna.storages.JournalStorage(JournalFileBackend(str(journal)))
         never, medians = optuna.pruners.NopPruner(), optuna.pruners.MedianPruner(FIRST_TRIALS, FIRST_MARK)
-        self._search = optuna.create_study(
-            storage=storage,
-            study_name=study.name,
-            direction="maximize",
-            load_if_exists=True,
-            pruner=medians if study.tuning.prune else never,
-        )
+        try:
+            _drop_cut_line(journal)
+            (journal.with_name(f"{journal.name}.lock")).unlink(missing_ok=True)  # of a process that was killed
+            self._search = optuna.create_study(
+                storage=optuna.storages.JournalStorage(JournalFileBackend(str(journal))),
+                study_name=study.name,
+                direction="maximize",
+                load_if_exists=True,
+                pruner=medians if study.tuning.prune else never,
+            )
+        except Exception as error:  # Optuna checks no line of it
+            raise ValueError(
+                f"{journal}: wanted the journal of a search, got one that cannot be read: {error!r:.200}"
+            ) from None
         self._open: dict[int, optuna.Trial] = {}
 
     def trials(self) -> list[Trial]:

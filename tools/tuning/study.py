@@ -20,7 +20,7 @@ from learner.metrics.writer import X_AXES, read_metrics
 from learner.settings.modes import unused_notes
 from learner.settings.presets import apply_preset
 from learner.settings.schema import SHARED, Settings, agent_of, default_settings
-from learner.settings.tuning import TuningConfig
+from learner.settings.tuning import TUNING, TuningConfig
 from learner.stores.store import NO_STORE, redacted
 from setting import AUTO, TUNE
 from tools.plan import PlannedRun
@@ -36,6 +36,7 @@ MARKS = 20
 OF_THE_COMMAND = ("preset", "results_dir", "resume_if_exists", "verbosity")
 """Given settings that are not those of each trial."""
 PBT = ("members", "member_steps", "exploit")
+NOT_PBT = ("trials", "trial_seeds", "prune")
 COMPLETE, PRUNED, FAILED, RUNNING = "complete", "pruned", "failed", "running"
 
 
@@ -138,7 +139,9 @@ def make_study(given: Settings, tuning: TuningConfig) -> StudyPlan:
     _check_given(settings)
     if on_ray:
         _check_ray(settings)
-    config = launch.prepare("train", {**settings, "preflight": False}, []).config
+    _check_method(tuning)
+    of_folder = {name: whole[name] for name in ("results_dir",) if name in whole}
+    config = launch.prepare("train", {**settings, **of_folder, "preflight": False}, []).config
     if config.workers.recording != NO_RECORDING and not config.evaluation.evaluates:
         raise ValueError(
             f"eval_period: wanted evaluations with --op_mode={TUNE} and a recording, whose runs have no other score, got 0"
@@ -153,7 +156,7 @@ def make_study(given: Settings, tuning: TuningConfig) -> StudyPlan:
         env=env,
         seed=seed,
         settings={name: value for name, value in settings.items() if name not in ("env", "seed")},
-        ranges=ranges_of(tuning.tune, config.agent),
+        ranges=ranges_of(tuning.tune, config.agent, changing=tuning.method == "pbt"),
         tuning=tuning,
         score=EVALUATION_RETURN if config.evaluation.evaluates else TRAINING_RETURN,
         ray_address=whole.get("ray_address", SHARED["ray_address"].default),
@@ -172,6 +175,13 @@ def _check_given(settings: Settings) -> None:
     if steps := settings.get("stop_at_steps"):
         shared = f"--op_mode={TUNE}, whose runs train to their end"
         raise ValueError(f"stop_at_steps: wanted 0 with {shared}, got {steps}; --environment_max_steps sets their length")
+
+
+def _check_method(tuning: TuningConfig) -> None:
+    """Raise ValueError if a setting of another method of the search is not at its default."""
+    for name in NOT_PBT if tuning.method == "pbt" else PBT:
+        if (got := getattr(tuning, name)) != (default := TUNING[name].default):
+            raise ValueError(f"{name}: wanted {default} with method {tuning.method}, which does not use it, got {got}")
 
 
 def _check_ray(settings: Settings) -> None:

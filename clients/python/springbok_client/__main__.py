@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--env_args", type=arguments, default={}, metavar="JSON", help="arguments of the environment")
     made.add_argument("--steps", type=positive, metavar="N", help="end after N steps of all seats together")
     made.add_argument("--episodes", type=positive, metavar="N", help="end after N episodes of all seats together")
-    made.add_argument("--seed", type=int, help="of the first environment; the others count on from it")
+    made.add_argument("--seed", type=natural, help="of the first environment; the others count on from it")
     made.add_argument("--patience", type=seconds, default=60.0, metavar="SECONDS", help="to try a missing server (%(default)s)")
     made.add_argument("--json", action="store_true", help="print JSON, an object a line")
     return made
@@ -50,6 +50,13 @@ def positive(text: str) -> int:
     if text.isascii() and text.isdigit() and int(text) >= 1:
         return int(text)
     raise argparse.ArgumentTypeError(f"wanted a whole number >= 1, got {text!r}")
+
+
+def natural(text: str) -> int:
+    """A whole number >= 0. Raises argparse.ArgumentTypeError."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"wanted a whole number >= 0, got {text!r}")
 
 
 def seconds(text: str) -> float:
@@ -82,7 +89,7 @@ def make_environments(name: str, count: int, env_args: dict[str, Any]) -> list[A
         raise BadInput("gymnasium: wanted it installed for this command, got none; run pip install gymnasium") from None
     try:
         return [gymnasium.make(name, **env_args) for _ in range(count)]
-    except (gymnasium.error.Error, ImportError, TypeError) as error:
+    except Exception as error:  # the environment may raise anything
         raise BadInput(f"env: wanted an environment of Gymnasium, got {name} ({' '.join(str(error).split())})") from None
 
 

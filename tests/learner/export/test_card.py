@@ -70,6 +70,16 @@ def test_the_commands_of_a_card_are_those_that_trained_and_one_that_repeats_the_
     assert (got["episodes"], got["protocol"]) == (wanted["episodes"], wanted["protocol"])
 
 
+def test_the_command_of_a_card_repeats_the_random_actions_of_the_score(tmp_path: Path) -> None:
+    flags = catch_flags(agent="dqn", results_dir=tmp_path, environment_max_steps=400, learning_starts=100)
+    assert run_main("--op_mode=train", *flags).returncode == 0
+    run = RunDirectory((tmp_path / "latest").resolve())
+    assert run_main("--op_mode=test", f"--load={run.path}", "--test_episode_count=2", "--epsilon=0.25").returncode == 0
+    _, text, _ = card_of(run)
+    (test,) = (line for line in text.splitlines() if "--op_mode=test" in line)
+    assert "--epsilon=0.25" in test
+
+
 def test_no_card_is_written_unless_it_is_asked_for(tmp_path: Path) -> None:
     assert run_main("--op_mode=train", *catch_flags(results_dir=tmp_path, environment_max_steps=400)).returncode == 0
     assert run_main("--op_mode=export", f"--load={tmp_path}/latest").returncode == 0
