@@ -192,11 +192,15 @@ class ActRequests:
             return
         binary = dict(scope["headers"]).get(b"content-type", b"").startswith(b"application/msgpack")
         try:
-            body = await self._body(receive)
+            body = await asyncio.wait_for(self._body(receive), self._timeout)
             answer = await self._act(unpack(body if binary else body.decode()))
         except (ProtocolError, UnicodeDecodeError) as error:
             reported = error if isinstance(error, ProtocolError) else ProtocolError("message", "body: wanted JSON in UTF-8")
             await send_json(send, 413 if reported.code == "size" else 400, {"error": reported.to_message()})
+            return
+        except TimeoutError:
+            error = ProtocolError("timeout", f"wanted a whole body within {self._timeout:g} s, got a part")
+            await send_json(send, 408, {"error": error.to_message()})
             return
         except Busy as busy:
             await send_json(send, 503, {"error": {"code": "busy", "message": str(busy)}}, ((b"retry-after", b"1"),))

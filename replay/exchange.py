@@ -144,10 +144,14 @@ class OtherRing:
     first_id: int
 
     def take(self, fields: Sequence[str], slots: int) -> Iterator[Arrays | None]:
-        """Copies of what is new, in order. None stands for one or more trajectories that were overwritten before."""
+        """Copies of what is new, in order. None stands for one or more trajectories that were overwritten before.
+
+        What is published meanwhile is left for the next call, so that this one ends.
+        """
         arrays = self.shared.arrays
-        while self.read < (count := int(arrays["count"][0])):
-            if count - self.read > slots:
+        end = int(arrays["count"][0])
+        while self.read < end:
+            if (count := int(arrays["count"][0])) - self.read > slots:
                 self.read = count - slots
                 yield None
             slot = self.read % slots

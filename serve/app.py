@@ -58,7 +58,7 @@ class Connection:
         self._receive, self._send = receive, send
         self._wakes = asyncio.Event()
         self.session = Session(server.host, self._wakes.set, server.token, count=self._count)
-        self.began = self.heard = time.monotonic()
+        self.began = self.heard = self.sent = time.monotonic()
         self.asked_to_rotate = False
         self._budget, self._counted = math.inf, self.began
 
@@ -130,6 +130,7 @@ class Connection:
                 event: dict[str, Any] = {"type": "websocket.send"}
                 event["bytes" if isinstance(frame, bytes) else "text"] = frame
                 await self._send(event)
+                self.sent = time.monotonic()
             if self.session.closed:
                 with contextlib.suppress(Exception):  # the client was faster
                     await self._send({"type": "websocket.close", "code": POLICY_VIOLATION})
@@ -257,7 +258,8 @@ class ClientServer:
             self._look()
             for connection in list(self.connections):
                 session = connection.session
-                if session.is_waited_for and now - connection.heard > self.config.client_timeout:
+                silent = now - max(connection.heard, connection.sent)  # a slow answer of the server is not the client's silence
+                if session.is_waited_for and silent > self.config.client_timeout:
                     limit = f"{self.config.client_timeout:g}"
                     connection.end(ProtocolError("timeout", f"wanted a message within {limit} s, got none"))
                 elif seconds and session.places and not connection.asked_to_rotate and now - connection.began > seconds:

@@ -74,7 +74,9 @@ def _within(values: np.ndarray, low: Any, high: Any, name: str) -> np.ndarray:
     """Whole numbers in a range."""
     if values.dtype.kind == "f" and not (np.isfinite(values).all() and (values == np.rint(values)).all()):
         raise ProtocolError("value", f"{name}: wanted whole numbers, got {shown(values.tolist())}")
-    if values.size and ((values < low).any() or (values > high).any()):
+    # As a float the largest int64 is rounded up, so it is compared with the number behind it.
+    above = values >= high + 1.0 if values.dtype.kind == "f" else values > high
+    if values.size and ((values < low).any() or above.any()):
         got = shown(values.tolist())
         raise ProtocolError("value", f"{name}: wanted numbers from {np.min(low)} to {np.max(high)}, got {got}")
     return values

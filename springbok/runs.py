@@ -181,14 +181,16 @@ def commanded(mode: str, settings: Mapping[str, Any], wanted: str, variables: Ma
     With a verbosity of 0 nothing is shown. Raises Refused or Failed.
     """
     found: list[str] = []
-    silent = settings.get("verbosity") == 0
+    settings = dict(settings)
+    silent = not settings.get("verbosity", settings.pop("basic_verbose", True))
 
     def show(line: str) -> None:
         found.extend(re.findall(f"^{wanted}$", line))
         if not silent:
             print(line, flush=True)
 
-    process.run(mode, {**settings, "verbosity": 1} if silent else settings, show, variables)
+    # A preset may be silent too, and the line that is wanted has to be printed.
+    process.run(mode, {**settings, "verbosity": settings.get("verbosity") or 1}, show, variables)
     return str(Path(found[-1]).resolve())
 
 

@@ -47,6 +47,9 @@ class FolderEnv(VectorEnv):
         with self._in_folder():
             return self.env.step(actions)
 
+    def goal_function(self, name: str) -> Callable[..., object] | None:
+        return self.env.goal_function(name)
+
     def render(self) -> np.ndarray:
         with self._in_folder():
             return self.env.render()

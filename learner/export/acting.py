@@ -111,7 +111,13 @@ class Policy:
         rows = {name: np.asarray(value)[None] for name, value in parts.items()}
         if self._inner.leaves:
             return Packing(self._inner.leaves).pack(rows)
-        return rows[OBSERVATION].astype(self._inner.frame_dtype)
+        given = rows[OBSERVATION]
+        frame = given.astype(self._inner.frame_dtype)
+        if frame.dtype.kind != "f" and not np.array_equal(frame, given):
+            raise ValueError(
+                f"observation: wanted numbers of {frame.dtype}, got others, such as {given[frame != given].flat[0]}"
+            )
+        return frame
 
     @torch.inference_mode()
     def _choose(self, frames: np.ndarray, state: PolicyState | None, greedy: bool) -> tuple[Tensor | None, np.ndarray]:

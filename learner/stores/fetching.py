@@ -20,8 +20,8 @@ from learner.settings.config import Settings
 from learner.stores.naming import name_in_store
 from learner.stores.store import NO_STORE, Store, StoreError, is_url, redacted
 
-STAMP = re.compile(r"_(\d+)(?:_[^/]*)?$")
-"""The time at the end of a run's name, which a host may follow (`Mirror`)."""
+STAMP = re.compile(r"_(\d{9,})(?:_[^/]*)?$")
+"""The time at the end of a run's name, in seconds, which a host may follow (`Mirror`). An id may have short numbers."""
 
 BEST_FILE = f"{CHECKPOINT_FOLDER}/{BEST}.pt"
 

@@ -246,7 +246,7 @@ class Mirror:
         """Name, size and time of change of each finished file. Hidden files are being written, or belong to this machine."""
         for path in self._run.path.rglob("*"):
             name = path.relative_to(self._run.path)
-            if any(part.startswith(".") for part in name.parts) or path.name in UNFINISHED or path.suffix == ".new":
+            if any(part.startswith(".") for part in name.parts) or path.name in UNFINISHED or ".new" in path.suffixes:
                 continue
             try:
                 if path.is_file():

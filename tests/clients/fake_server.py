@@ -47,6 +47,7 @@ class FakeServer:
 
     Attributes:
         busy: connections that are asked to come again.
+        closing: connections that end as soon as they are welcome.
         rotate_after: messages after which a connection is asked to rotate.
         drop_after: messages after which a connection is broken off, once for each entry.
         error_at: message -> the code of the error that answers it.
@@ -57,7 +58,7 @@ class FakeServer:
     """
 
     def __init__(self) -> None:
-        self.busy = 0
+        self.busy = self.closing = 0
         self.rotate_after = 0
         self.drop_after: list[int] = []
         self.error_at: dict[int, str] = {}
@@ -131,6 +132,9 @@ class Client:
             try:
                 if not self.hello:
                     answers.append(self.welcome(message))
+                    if self.server.closing:
+                        self.server.closing -= 1
+                        raise Refused("closing", "the server ends")
                     continue
                 self.count += 1
                 self.server.messages.append(message)

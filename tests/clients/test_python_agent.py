@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from springbok_client import Finished, RemoteAgent, ServerError, reset_message, step_message
+from springbok_client.connection import Connection, ConnectionLost
+from websockets.server import ServerProtocol
 
 from tests.clients.fake_server import FakeServer, running
 
@@ -75,6 +77,51 @@ def test_masks_infos_and_metrics_are_sent(server: FakeServer) -> None:
 def test_a_mask_of_other_numbers_is_refused(server: FakeServer, mask: list[float]) -> None:
     with make(server, mask=True) as agent, pytest.raises(ValueError, match="mask: wanted numbers 0 and 1, got"):
         agent.reset(OBSERVATION, mask=mask)
+
+
+def test_a_mask_of_several_choices_may_have_parts_and_an_info_large_numbers(server: FakeServer) -> None:
+    with make(server, mask=True) as agent:
+        agent.reset(OBSERVATION, mask=(np.array([1, 0]), np.array([1, 1, 0])))
+        agent.step(OBSERVATION, 0, mask=[1, 1, 1], info={"seed": 2**128, "more": 10**400, "least": -(2**63)})
+        agent.step(OBSERVATION, 0, truncated=True)
+    reset, step, *_ = server.messages
+    assert reset["mask"] == [1, 0, 1, 1, 0]
+    assert step["info"] == {"seed": 2.0**128, "least": -(2**63)}
+
+
+def test_a_server_that_ends_at_the_welcome_is_asked_again(server: FakeServer) -> None:
+    server.closing = 2
+    with make(server) as agent:
+        assert play(agent, 3) == 3
+    assert len(server.hellos) == 3
+
+
+def test_a_server_without_room_may_say_so_in_its_first_packet() -> None:
+    """The answer to the handshake, `busy` and the end come together."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def refuse() -> None:
+            with listening.accept()[0] as accepted:
+                protocol = ServerProtocol()
+                protocol.receive_data(accepted.recv(1 << 16))
+                protocol.send_response(protocol.accept(protocol.events_received()[0]))
+                protocol.send_text(b'{"type": "busy", "retry_after": 7.5}')
+                protocol.send_close(1008)
+                accepted.sendall(b"".join(protocol.data_to_send()))
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        connection = Connection(f"ws://127.0.0.1:{listening.getsockname()[1]}", binary=False, timeout=5.0)
+        thread.join()
+        with pytest.raises(ConnectionLost):
+            connection.send(b"{}")
+        assert connection.last_words() == [{"type": "busy", "retry_after": 7.5}]
+        connection.abort()
+
+
+def test_a_name_that_no_host_can_have_is_one_line() -> None:
+    with pytest.raises(ConnectionError, match=r"^ws://a\.\.b:7001: "):
+        RemoteAgent("ws://a..b:7001", BOX, CHOICE, name="Toy-v0").reset(OBSERVATION)
 
 
 def test_a_broken_connection_ends_the_episode_and_the_next_one_is_whole(server: FakeServer) -> None:

@@ -84,10 +84,10 @@ def test_an_environment_of_a_package_called_agents_is_played(server: FakeServer,
     last = json.loads(printed.splitlines()[-1])
     assert (last["episodes"], last["steps"], last["return_mean"], last["given_up"]) == (6, 24, 4.0, 0)
     [hello] = server.hellos
-    assert (hello["seats"], hello["name"], hello["spaces"]["mask"]) == (2, "agents:Toy-v0", True)
-    assert list(hello["spaces"]["observation"]["spaces"]) == ["position"]
+    assert (hello["seats"], hello["name"], hello["spaces"]["mask"]) == (2, "agents:Toy-v0", False)
+    assert set(hello["spaces"]["observation"]["spaces"]) == {"position", "action_mask"}  # where the server finds the mask
     steps = [message for message in server.messages if message["type"] == "step"]
-    assert {tuple(step["mask"]) for step in steps} == {(1, 0, 1)}
+    assert {step["observation"]["action_mask"]["data"] for step in steps} == {b"\1\0\1"}
     assert {step["info"]["played"] for step in steps} == {1, 2, 3, 4}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 import time
 import urllib.error
@@ -205,6 +206,15 @@ def test_a_token_is_wanted(run_folder: Path, tmp_path: Path) -> None:
             assert answer.status == 200
 
     while_served(run_folder, work, token_file=str(token))
+
+
+def test_a_body_that_does_not_end_is_refused(run_folder: Path) -> None:
+    def work(port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as asking:
+            asking.sendall(b"POST /act HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\n{")
+            assert asking.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
+
+    while_served(run_folder, work, client_timeout=1.0)
 
 
 class Recorder:

@@ -73,6 +73,19 @@ def test_what_was_overwritten_is_a_gap_behind_which_environments_are_others(runs
     assert int(before["environment_id"]) not in {int(each["environment_id"]) for each in found}
 
 
+def test_taking_ends_also_beside_a_run_that_is_as_fast(runs: list[Exchange]) -> None:
+    one, other, _ = runs
+    assert taken(one) == taken(other) == []
+    one.publish(trajectory(1))
+    found = []
+    for number, each in enumerate(other.take(), 2):
+        found.append(int(each["actions"][0]))
+        one.publish(trajectory(number))
+        assert number < 5
+    assert found == [1]
+    assert taken(other) == [2]
+
+
 def test_a_trajectory_that_is_being_written_is_not_taken(runs: list[Exchange]) -> None:
     one, other, _ = runs
     assert taken(other) == []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from typing import Any
+import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgpack
 import pytest
@@ -208,3 +210,18 @@ def test_a_server_that_waits_for_its_first_client_does_not_make_up_spaces() -> N
     status, body = asyncio.run(ask())
     assert (status, body["error"]["code"]) == (503, "waiting")
     assert (b"retry-after", b"1") in sent[0]["headers"]
+
+
+@pytest.mark.parametrize(("sent", "ends"), [(0.0, False), (20.0, True)])
+def test_a_client_is_not_silent_while_the_server_thinks(sent: float, *, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sent: seconds since the last answer. The client's last message came long ago in both cases."""
+    monkeypatch.setattr("serve.app.CHECK_SECONDS", 0.0)
+    now, ended = time.monotonic(), list[Any]()
+    session = SimpleNamespace(is_waited_for=True, places=[0])
+    server = ClientServer(FakeHost(read_spaces(CARTPOLE), []), ServerConfig(client_timeout=10.0), dict)
+    times = {"began": now, "heard": now - 30.0, "sent": now - sent}
+    connection = SimpleNamespace(session=session, end=ended.append, asked_to_rotate=False, **times)
+    server.connections = cast(Any, [connection])
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(server.watch(), 0.05))
+    assert bool(ended) is ends

@@ -273,3 +273,12 @@ def test_a_server_makes_no_spaces_that_are_much_larger_than_its_own() -> None:
     own = Session(FakeHost(read_spaces({**CARTPOLE, "observation": large}), []), lambda: None)
     own.receive(json.dumps({**HELLO, "spaces": {**CARTPOLE, "observation": large}}))
     assert json.loads(own.frame() or "")["type"] == "welcome"
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "uint8"])
+def test_whole_numbers_end_where_those_of_the_space_do(dtype: str) -> None:
+    limits = np.iinfo(dtype)
+    read = reader_of(gymnasium.spaces.Box(limits.min, limits.max, (1,), np.dtype(dtype).type))
+    assert read([limits.max], "observation").tolist() == [limits.max]
+    with pytest.raises(ProtocolError, match="wanted numbers from"):
+        read(np.array([float(limits.max) + 1]), "observation")  # 2**63 is what the largest int64 is as a float

@@ -102,6 +102,17 @@ def test_a_failure_has_the_program_s_line(tmp_path: Path, capsys: pytest.Capture
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("how", ["verbosity", "basic_verbose", "preset"])
+def test_a_run_that_prints_nothing_is_found(tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given: dict[str, Any] = {"verbosity": {"verbosity": 0}, "basic_verbose": {"basic_verbose": False}}.get(how, {})
+    if how == "preset":
+        (tmp_path / "silent.json").write_text('{"about": "Silent.", "settings": {"verbosity": 0}}')
+        given = {"preset": tmp_path / "silent.json"}
+    run = springbok.train(**{**CATCH, **given, "results_dir": tmp_path, "environment_max_steps": 80})
+    assert run.path.parent == tmp_path
+    assert (capsys.readouterr().out == "") is (how != "preset")
+
+
 def test_metrics_are_columns_without_a_line_that_is_being_written(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"settings": {"lr": 0.5}}')
     run = springbok.Run(tmp_path)

@@ -37,6 +37,12 @@ def test_an_environment_stays_in_its_folder_and_the_program_in_its_own(
     assert os.getcwd() == own
 
 
+def test_the_reward_of_a_goal_is_that_of_the_environment_itself(tmp_path: Path) -> None:
+    inner = make_single_env(EnvConfig(env="BitFlip8-v0", frames_stacked=1))
+    assert inner.goal_function("compute_reward")
+    assert FolderEnv(inner, str(tmp_path)).goal_function("compute_reward") == inner.goal_function("compute_reward")
+
+
 def test_a_failure_leaves_the_program_in_its_own_folder(tmp_path: Path) -> None:
     own = os.getcwd()
 

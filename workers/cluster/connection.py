@@ -19,7 +19,7 @@ log = logging.getLogger("springbok")
 PROGRAM = Path(__file__).resolve().parents[2]
 """The folder that the program lies in."""
 
-CODE: Sequence[str] = ("agents", "replay", "workers", "wrappers", "setting.py", "checked_files.py")
+CODE: Sequence[str] = ("agents", "replay", "serve", "workers", "wrappers", "setting.py", "checked_files.py")
 """The parts of the program that an actor imports; other machines get a copy."""
 
 SMALLEST_STORE = 100 * 2**20

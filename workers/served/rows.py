@@ -168,17 +168,17 @@ class SlotRows:
         if not self._batch:
             return
         self._handed = 0
-        incomplete = np.flatnonzero((self._slot != NO_SLOT) & self._begun)
+        incomplete = np.flatnonzero((self._slot != NO_SLOT) & self._begun & ~self._discards)
         for seat in incomplete.tolist():
             self._drop(seat)
         self._discards[incomplete] = pending[incomplete]
         self._begun[incomplete] = pending[incomplete]  # a pending row keeps its place until its result comes
 
     def discard(self, seat: int) -> None:
-        """Let the trajectory of a seat begin anew, because its newest observation may not be learned from."""
-        if self._begun[seat]:
+        """Let the trajectory of a seat begin anew, because its newest row may not be learned from."""
+        if self._begun[seat] and not self._discards[seat]:  # those of an older version are counted already
             self._drop(seat)
-        self._begun[seat] = False
+        self._begun[seat] = self._discards[seat] = False
         self._tails[seat], self._returns[seat] = {}, 0.0
         self._starts[seat].clear()
 

@@ -104,11 +104,14 @@ class Seats(Host):
     def join(self, session: Session, count: int, *, exploit: bool) -> list[int]:
         check_seats(count, len(self._sessions))
         free = [seat for seat, taken in enumerate(self._sessions) if taken is None]
-        # A trajectory that another client began is continued first.
-        free.sort(key=lambda seat: not self._pending[seat])
+        # A trajectory that another client began is continued first, but last by one that exploits, whose rows are not written.
+        begun = self._pending | self._ready
+        free.sort(key=lambda seat: bool(begun[seat]) == exploit)
         if count > len(free):
             raise Busy(RETRY_SECONDS)
         for seat in free[:count]:
+            if exploit and begun[seat]:
+                self._begin_anew(seat)
             self._sessions[seat] = session
             self._exploits[seat] = exploit
         return free[:count]
@@ -116,7 +119,7 @@ class Seats(Host):
     def begin(self, seat: int, outcome: Outcome) -> None:
         if self._pending[seat] and not self._ended[seat]:
             self._cut(seat)  # the client begins anew in the middle of an episode
-        if self._ready[seat]:
+        if self._ready[seat] and not self._exploits[seat]:
             self._next_episodes[seat] = outcome  # the row of the final observation comes first
             return
         reset = bool(self._pending[seat])
@@ -204,16 +207,20 @@ class Seats(Host):
         for seat in seats[error.wrong_rows].tolist():
             session = self._sessions[seat]
             log.warning("client %s: %s", session.name if session else "that has left", NO_ACTION)
-            if not self._exploits[seat]:
-                self._rows.discard(seat)
-            self._statistics.clear_one(seat)
-            self._next_episodes.pop(seat, None)
             self._counts.cut += not self._ended[seat]
-            self._counts.dropped = self._rows.dropped
-            # The seat is as before its first client, so that the next one begins a trajectory.
-            self._ready[seat], self._ended[seat] = False, True
+            self._begin_anew(seat)
             if session is not None:
                 session.refuse(ProtocolError("value", NO_ACTION), seat)
+
+    def _begin_anew(self, seat: int) -> None:
+        """Make a seat as before its first client, so that the next one begins a trajectory."""
+        if not self._exploits[seat]:
+            self._rows.discard(seat)
+        self._statistics.clear_one(seat)
+        self._next_episodes.pop(seat, None)
+        self._counts.dropped = self._rows.dropped
+        self._ready[seat] = self._pending[seat] = False
+        self._ended[seat] = True
 
     def _answer(self, seats: np.ndarray, actions: np.ndarray, version: int) -> None:
         now = perf_counter()

@@ -262,6 +262,8 @@ class RemoteAgent:
                 return False
             if self._connection is None or State.ACTING not in self._states:
                 self._connect()
+            if self._connection is None:  # it broke at once, and the next call connects again
+                return True
             self._set(State.THINKING, held)
             self._transmit(self._pack(held))
         if self._connection:
@@ -345,8 +347,13 @@ class RemoteAgent:
     def _open(self) -> None:
         connection = Connection(self._url, binary=self._binary, timeout=self._timeout, tls=self._tls)
         try:
-            connection.send(self._pack([self._hello]))
-            first, *further = connection.receive()
+            try:
+                connection.send(self._pack([self._hello]))
+                first, *further = connection.receive()
+            except ConnectionLost:
+                if not (words := connection.last_words()):  # such as busy, before the server had read anything
+                    raise
+                first, *further = words
             if first["type"] != "welcome":
                 raise refusal(first)
         except BaseException:

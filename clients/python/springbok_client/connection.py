@@ -70,13 +70,15 @@ class Connection:
     def __init__(self, url: str, *, binary: bool, timeout: float, tls: ssl.SSLContext | None = None) -> None:
         uri = parse_url(url)
         self._binary = binary
+        self._early: list[Frame] = []
         self._fragments: list[bytes] = []
         self._opcode = Opcode.TEXT
         self._protocol = ClientProtocol(uri, max_size=None)
         try:
             self._socket = socket.create_connection((uri.host, uri.port), timeout)
-        except OSError as error:
-            raise ConnectionLost(error.strerror or str(error)) from None
+        except (OSError, UnicodeError) as error:  # a name of a host may be none
+            is_final = isinstance(error, UnicodeError)
+            raise ConnectionLost(getattr(error, "strerror", None) or str(error), is_final=is_final) from None
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if uri.secure:
@@ -93,7 +95,9 @@ class Connection:
         self._flush()
         while self._protocol.state is State.CONNECTING and self._protocol.handshake_exc is None:
             self._read()
-        response = next((event for event in self._protocol.events_received() if isinstance(event, Response)), None)
+        events = self._protocol.events_received()
+        self._early = [event for event in events if isinstance(event, Frame)]  # came together with the answer
+        response = next((event for event in events if isinstance(event, Response)), None)
         error = self._protocol.handshake_exc
         if isinstance(error, InvalidStatus) and response is not None:
             is_final = response.status_code < 500  # a proxy answers 502 or 503 while its server starts
@@ -150,7 +154,8 @@ class Connection:
     def _messages(self) -> list[dict[str, Any]]:
         """Messages of the frames that came. The end after a frame over the server's limit counts as an error."""
         messages: list[dict[str, Any]] = []
-        for frame in self._protocol.events_received():
+        early, self._early = self._early, []
+        for frame in [*early, *self._protocol.events_received()]:
             if not isinstance(frame, Frame):
                 continue
             if frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):

@@ -59,10 +59,10 @@ class Player:
         self._seeds = [None if seed is None else seed + index for index in range(len(environments))]
         first = self._reset(0)  # an entry of info shows whether there are masks
         self._began: list[tuple[Any, Mapping[str, Any]] | None] = [first, *[None] * (len(environments) - 1)]
-        space = describe(environments[0].observation_space, "observation_space")
-        self._mask_in_observation = space["type"] == "dict" and ACTION_MASK in space["spaces"]
-        self.has_mask = self._mask_in_observation or ACTION_MASK in first[1]
-        self.observation_space: Plain = _without_mask(space) if self._mask_in_observation else space
+        self.observation_space: Plain = describe(environments[0].observation_space, "observation_space")
+        # The server finds a mask in the observation by itself, as it does in an environment of its own.
+        in_observation = self.observation_space["type"] == "dict" and ACTION_MASK in self.observation_space["spaces"]
+        self.has_mask = not in_observation and ACTION_MASK in first[1]
         self._returns = [0.0] * len(environments)
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._steps = self._episodes = 0
@@ -104,25 +104,19 @@ class Player:
         waiting, self._began[seat] = self._began[seat], None
         observation, info = waiting or self._reset(seat)
         self._returns[seat] = 0.0
-        return reset_message(seat, observation, self._mask(observation, info))
+        return reset_message(seat, observation, self._mask(info))
 
     def _step(self, seat: int, action: Any) -> list[dict[str, Any]]:
         """Take an action. Returns its message, and that of the next episode if this one has ended."""
         observation, reward, terminated, truncated, info = self._environments[seat].step(action)
         self._steps += 1
         self._returns[seat] += float(reward)
-        message = step_message(seat, observation, reward, terminated, truncated, self._mask(observation, info), info)
+        message = step_message(seat, observation, reward, terminated, truncated, self._mask(info), info)
         if not (terminated or truncated):
             return [message]
         self._episodes += 1
         self._recent.append(self._returns[seat])
         return [message, self._begin(seat)]
 
-    def _mask(self, observation: Any, info: Mapping[str, Any]) -> Any:
-        if not self.has_mask:
-            return None
-        return observation[ACTION_MASK] if self._mask_in_observation else info.get(ACTION_MASK)
-
-
-def _without_mask(space: Plain) -> Plain:
-    return {**space, "spaces": {name: each for name, each in space["spaces"].items() if name != ACTION_MASK}}
+    def _mask(self, info: Mapping[str, Any]) -> Any:
+        return info.get(ACTION_MASK) if self.has_mask else None

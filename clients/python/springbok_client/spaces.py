@@ -194,8 +194,11 @@ def _cast(array: Any, dtype: np.dtype[Any], name: str) -> Any:
 
 
 def plain_mask(mask: Any) -> list[int]:
-    """A mask as a list of 0 and 1, as frames have it. Raises SpaceError for other numbers."""
-    values = np.asarray(mask).ravel()
+    """A mask as a list of 0 and 1, as frames have it. That of several choices may be a tuple with an array for each.
+
+    Raises SpaceError for other numbers.
+    """
+    values = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, (tuple, list)) and mask else np.ravel(mask)
     if not np.isin(values, (0, 1)).all():
         raise SpaceError(f"mask: wanted numbers 0 and 1, got {values.tolist()}")
     return values.astype(int).tolist()
@@ -216,6 +219,8 @@ def numbers_of(info: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in info.items():
         plain = value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0) else value
+        if isinstance(plain, int) and not -(2**63) <= plain < 2**63:  # more than a frame's integer
+            plain = float(plain) if abs(plain) < 2**1023 else None
         if isinstance(plain, (bool, int)) or (isinstance(plain, float) and math.isfinite(plain)):
             found[str(name)] = plain
     return found

@@ -14,7 +14,7 @@ from learner.runs.directory import RunDirectory
 from learner.runs.loading import load_newest
 from learner.runs.lock import locked
 from learner.stores import fetching
-from learner.stores.fetching import Addresses, fetch_newest, store_notes, take_addresses
+from learner.stores.fetching import STAMP, Addresses, fetch_newest, store_notes, take_addresses
 from learner.stores.naming import keep_name, name_in_store
 from learner.stores.store import StoreError
 from tests.learner.runs.support import make_checkpoint
@@ -255,3 +255,17 @@ def test_a_run_that_leaves_its_store_is_noted(tmp_path: Path) -> None:
     assert store_notes(run, {}, Addresses()) == [note]
     assert store_notes(run, {"checkpoint_store": "none"}, Addresses()) == []
     assert store_notes(run, {}, Addresses(store="s3://bucket/runs")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "stamp"),
+    [
+        ("Catch-v0_1600000000", 1600000000),
+        ("Catch-v0_1600000000_host_7", 1600000000),
+        ("mine-Maze_3_Hard-v0_1700000000", 1700000000),
+        ("mine-Maze_3_Hard-v0", None),
+    ],
+)
+def test_the_time_of_a_run_is_found_behind_numbers_of_its_environment(name: str, stamp: int | None) -> None:
+    match = STAMP.search(name)
+    assert (int(match[1]) if match else None) == stamp

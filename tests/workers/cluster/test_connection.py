@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +39,15 @@ def test_a_joined_cluster_gets_the_code_beside_what_the_user_asks_for() -> None:
     assert last == "mine.py"
     assert [Path(path).relative_to(REPOSITORY).as_posix() for path in code] == list(connection.CODE)
     assert all(Path(path).exists() for path in code)
+
+
+def test_an_actor_needs_no_more_of_the_program_than_it_gets(tmp_path: Path) -> None:
+    for name in connection.CODE:
+        copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
+        copy(REPOSITORY / name, tmp_path / name)
+    command = [sys.executable, "-c", "import workers.cluster.actor"]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_workers_on_other_machines_take_no_memory_and_no_cores_of_this_one() -> None:

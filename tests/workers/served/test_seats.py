@@ -206,6 +206,50 @@ def test_a_seat_that_exploits_leaves_no_rows(served: Served) -> None:
 
 
 @pytest.mark.parametrize("served", [("vtrace", {}), BURNING], indirect=True, ids=lambda each: each[0])
+@pytest.mark.parametrize("acted", [False, True])
+def test_exploiting_play_in_a_seat_that_was_left_is_no_part_of_its_trajectory(served: Served, *, acted: bool) -> None:
+    left, others, greedy, following = Client(), Client(), Client(), Client()
+    seat = served.join(left)
+    served.join(others), served.join(others)  # no other seat is free
+    left.begin(served.seats, seat, seed=1)
+    for _ in range(7):
+        served.seats.act()
+        left.step(served.seats)
+    if acted:  # the client leaves while it thinks, and otherwise while the server does
+        served.seats.act()
+    served.seats.leave(seat)
+    assert served.join(greedy, exploit=True) == seat
+    greedy.begin(served.seats, seat, seed=2)
+    for _ in range(30):
+        served.seats.act()
+        assert greedy.actions or served.counts.exploit_episodes
+        greedy.step(served.seats)
+    served.seats.leave(seat)
+    assert served.join(following) == seat
+    following.begin(served.seats, seat, seed=3)
+    for played in served.play(following, 3):
+        assert not played["truncated"].any()
+        # A reset follows each end, and nothing else.
+        np.testing.assert_array_equal(played["terminated"][:-1], played["reset"][1:])
+
+
+@pytest.mark.parametrize("served", [("ppo", {"batch_size": 4})], indirect=True)
+def test_rows_of_a_seat_that_waits_are_dropped_once(served: Served) -> None:
+    client = Client()
+    client.begin(served.seats, served.join(client), seed=1)
+    for _ in range(5):
+        served.seats.act()
+        client.step(served.seats)
+    served.seats.act()  # the row is pending from now on
+    dropped = []
+    for version in range(1, 4):
+        served.weights.publish(served.network, version)
+        served.seats.refresh()
+        dropped.append(served.counts.dropped)
+    assert dropped == [5, 5, 5]
+
+
+@pytest.mark.parametrize("served", [("vtrace", {}), BURNING], indirect=True, ids=lambda each: each[0])
 @pytest.mark.parametrize("exploit", [False, True])
 def test_outputs_that_are_not_finite_end_only_their_own_session(served: Served, *, exploit: bool) -> None:
     good, bad = Client(), Client()
