@@ -199,8 +199,8 @@ class ActRequests:
             await send_json(send, 413 if reported.code == "size" else 400, {"error": reported.to_message()})
             return
         except TimeoutError:
-            error = ProtocolError("timeout", f"wanted a whole body within {self._timeout:g} s, got a part")
-            await send_json(send, 408, {"error": error.to_message()})
+            late = ProtocolError("timeout", f"wanted a whole body within {self._timeout:g} s, got a part")
+            await send_json(send, 408, {"error": late.to_message()})
             return
         except Busy as busy:
             await send_json(send, 503, {"error": {"code": "busy", "message": str(busy)}}, ((b"retry-after", b"1"),))

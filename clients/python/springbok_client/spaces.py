@@ -201,7 +201,8 @@ def plain_mask(mask: Any) -> list[int]:
     values = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, (tuple, list)) and mask else np.ravel(mask)
     if not np.isin(values, (0, 1)).all():
         raise SpaceError(f"mask: wanted numbers 0 and 1, got {values.tolist()}")
-    return values.astype(int).tolist()
+    plain: list[int] = values.astype(int).tolist()
+    return plain
 
 
 def decoder(space: Plain) -> Coder:
